@@ -12,11 +12,12 @@ import pyarrow as pa
 from cdfd.delta.protocol import writer_features
 from cdfd.delta.types import column_mapping, schema_string
 from cdfd.delta.types.column_mapping import assign_ids, highest_id
-from cdfd.delta.types.datatypes import ArrayType, MapType, StructType
-from cdfd.delta.types.schema import ColumnMappingMode, mapping_mode, physical_name
-from cdfd.delta.types.schema_merge import merge, nullable
+from cdfd.delta.types.datatypes import ArrayType, DataType, MapType, StructField, StructType
+from cdfd.delta.types.schema import ColumnMappingMode, TableSchema, mapping_mode, physical_name
+from cdfd.delta.types.schema_merge import SOURCE, merge, nullable
 from cdfd.delta.write.writing import check_appendable, compression, conditions
 from cdfd.errors import SchemaChangedError, SinkError
+from cdfd.plan.shape.shape import Shape
 from cdfd.sinks.delta.conditions import check_conditions
 from cdfd.sinks.ledger.txn_state import TxnState
 
@@ -151,3 +152,43 @@ def columns_of_extended(table: Columns, rows: StructType, on_missing_column: str
             hint="Set `sink.on_missing_column: keep`, or deliver into another target",
         )
     return replace(before, struct=merged.struct, partition_by=partition_by).completed()
+
+
+def with_sources(rows: StructType, source: TableSchema, shape: Shape) -> StructType:
+    """The columns of rows, each with its source in the field's metadata: the physical name of the column that it comes from.
+
+    That name survives a rename, so a target that keeps it can follow renames and drops. A source without column mapping has the columns'
+    own names there. Change columns have no source.
+
+    Args:
+        rows: their columns.
+        source: the schema of the version that the rows are of.
+        shape: of the rows.
+    """
+    chosen = shape.columns_of(shape.select(source))
+    # A mask replaces the values, and whatever is inside of them.
+    published = {name.lower(): (child, mask is None) for child, name, mask in chosen}
+    fields = []
+    for child in rows:
+        column = published.get(child.name.lower())
+        fields.append(child if column is None else _tag(child, column[0], source.mapping, inside=column[1]))
+    return StructType(tuple(fields))
+
+
+def _tag(rows: StructField, source: StructField, mode: ColumnMappingMode, *, inside: bool = True) -> StructField:
+    kind = _inside(rows.type, source.type, mode) if inside else rows.type
+    return replace(rows, type=kind, metadata={**rows.metadata, SOURCE: physical_name(source, mode)})
+
+
+def _inside(rows: DataType, source: DataType, mode: ColumnMappingMode) -> DataType:
+    match rows, source:
+        case StructType(), StructType():
+            by_name = {child.name: child for child in source}
+            return StructType(
+                tuple(_tag(child, by_name[child.name], mode) if child.name in by_name else child for child in rows)
+            )
+        case ArrayType(element), ArrayType(other):
+            return replace(rows, element=_inside(element, other, mode))
+        case MapType(key, value), MapType(other_key, other_value):
+            return replace(rows, key=_inside(key, other_key, mode), value=_inside(value, other_value, mode))
+    return rows

@@ -21,7 +21,6 @@ from cdfd.sinks.delta.mirror.state import MirrorOptions
 from cdfd.sinks.delta.modes import CHANGELOG_MODE, mirror_mode
 from cdfd.sinks.delta.settings import DeltaSettings
 from cdfd.sinks.delta.sink import DeltaSink
-from cdfd.sinks.delta.sources import Sources
 from cdfd.sinks.delta.target import Layout, Target
 from cdfd.sinks.jobs import Delivered, Job
 from cdfd.sinks.lease import Lease
@@ -53,16 +52,15 @@ class DeltaConnector(Connector):
     async def open(self, table: Table, stage: StageTimer = unmeasured) -> AsyncIterator[DeltaSink | MirrorSink]:
         """The sink of a table; see the port."""
         self._check_table(table)
-        files, sources = self._files, self._sources(table)
         target = self._prepared.pop(table.topic, None) or self._target(table)
         sink: DeltaSink | MirrorSink
         if self.sink.mode == "mirror":
             spill = self.config.spill
             space = spill_space(spill.path, spill.max_bytes)
-            options = MirrorOptions(table.rows.published_key, self.sink.change_feed, space, sources, table.shape)
-            sink = await MirrorSink.open(target, files, options)
+            options = MirrorOptions(table.rows.published_key, self.sink.change_feed, space, table.shape)
+            sink = await MirrorSink.open(target, self._files, options)
         else:
-            sink = await DeltaSink.open(target, files, sources, table.shape)
+            sink = await DeltaSink.open(target, self._files, table.shape)
         try:
             yield sink
         finally:
@@ -100,7 +98,7 @@ class DeltaConnector(Connector):
     @asynccontextmanager
     async def open_for_backfill(self, table: Table, role: str) -> AsyncIterator[DeltaSink]:
         """The sink of a backfill; see the port. Its rows are appended, beside those of the daemon."""
-        sink = await DeltaSink.open(self._target(table, role), self._files, self._sources(table), table.shape)
+        sink = await DeltaSink.open(self._target(table, role), self._files, table.shape)
         sink.backfill = await self.backfill(table, role)
         try:
             yield sink
@@ -116,9 +114,6 @@ class DeltaConnector(Connector):
     @property
     def _files(self) -> MakeFiles:
         return partial(DataFiles, compression=self.sink.compression, file_bytes=self.sink.file_size)
-
-    def _sources(self, table: Table) -> Sources | None:
-        return Sources(table.shape) if self.sink.on_missing_column == "follow" else None
 
     async def move(self, table: Table, to: Position | None) -> None:
         """Set a table's position; see the port. A mirror has all rows up to its position, and so cannot skip any."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 import zlib
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, field
 from uuid import uuid4
 
 import orjson
@@ -45,21 +45,20 @@ class DeltaJob(Job):
     columns: Columns
 
 
+@dataclass(eq=False)
 class PartDelivery(Delivery):
     """The `Delivery` port over the data files of one part.
 
-    Args:
-        target: the table.
+    Attributes:
         columns: of the table; the rows have no others.
         make: makes the data files.
+        stored: the data files.
     """
 
-    def __init__(self, target: Target, columns: Columns, make: MakeFiles) -> None:
-        self._target = target
-        self._columns = columns
-        self._make = make
-        self._schema: pa.Schema | None = None
-        self._files = StoredFiles(target)
+    columns: Columns
+    make: MakeFiles
+    stored: StoredFiles
+    _schema: pa.Schema | None = field(default=None, init=False)
 
     async def start_version(self, version: Version) -> None:
         """See the port. The columns are those of the job."""
@@ -67,36 +66,29 @@ class PartDelivery(Delivery):
     async def write(self, batch: pa.RecordBatch) -> None:
         """Encode a batch, and store the files that are full."""
         if self._schema is None or not batch.schema.equals(self._schema):
-            with translate_errors("write the rows", self._target.uri):
-                self._check(batch.schema)
-            await self._files.start(self._make(self._columns, batch.schema))
+            uri = self.stored.target.uri
+            left_out = {field.name for field in CHANGE_COLUMNS} - {child.name for child in self.columns.struct}
+            with translate_errors("write the rows", uri):
+                rows = from_arrow(pa.schema([field for field in batch.schema if field.name not in left_out]))
+                extended = columns_of_extended(self.columns, rows, "keep")
+            # The files would leave out other columns.
+            if extended.struct != self.columns.struct:
+                raise SinkError(
+                    f"the rows have other columns than the job: {', '.join(batch.schema.names):.500}",
+                    table=uri,
+                    hint="Install the same version of cdfd on all machines",
+                )
+            await self.stored.start(self.make(self.columns, batch.schema))
             self._schema = batch.schema
-        await self._files.write(batch)
+        await self.stored.write(batch)
 
     async def commit(self, following: Position) -> None:
         """Store the last files; see the port."""
-        await self._files.end()
+        await self.stored.end()
 
     async def abort(self) -> None:
         """Forget the rows."""
-        await self._files.forget()
-
-    async def end(self) -> Sequence[NewFile]:
-        """All files of the part."""
-        await self._files.end()
-        return self._files.done
-
-    def _check(self, rows: pa.Schema) -> None:
-        """Check that the files have all that is in the rows: other columns would be left out."""
-        names = {child.name for child in self._columns.struct}
-        left_out = {field.name for field in CHANGE_COLUMNS} - names
-        struct = from_arrow(pa.schema([field for field in rows if field.name not in left_out]))
-        if columns_of_extended(self._columns, struct, "keep").struct != self._columns.struct:
-            raise SinkError(
-                f"the rows have other columns than the job: {', '.join(rows.names):.500}",
-                table=self._target.uri,
-                hint="Install the same version of cdfd on all machines",
-            )
+        await self.stored.forget()
 
 
 async def deliver(target: Target, job: Job, make: MakeFiles, write: Write) -> Delivered:
@@ -107,9 +99,10 @@ async def deliver(target: Target, job: Job, make: MakeFiles, write: Write) -> De
     """
     if not isinstance(job, DeltaJob):
         raise SinkError("the job is that of another sink", table=target.uri)
-    delivery = PartDelivery(target, job.columns, make)
-    counts = await write(delivery)
-    described = orjson.dumps([astuple(file) for file in await delivery.end()])
+    files = StoredFiles(target)
+    counts = await write(PartDelivery(job.columns, make, files))
+    await files.end()
+    described = orjson.dumps([astuple(file) for file in files.done])
     # The daemon holds the receipts of all parts. Most of a receipt is statistics, which repeat.
     return Delivered(counts, zlib.compress(described, 1))
 

@@ -103,6 +103,8 @@ class Target:
         self._moved: Mapping[str, str | int] | None = None
         self._layout = layout
         self.on_missing_column = layout.on_missing_column
+        self.follows = layout.on_missing_column == "follow"
+        """Whether columns that the source drops or renames are dropped or renamed in the table."""
         self.clock = clock
         self._owner = _THIS_PROCESS if owner is None else owner
         mode = layout.mode
@@ -174,7 +176,7 @@ class Target:
             with translate_errors("create the target", self.uri):
                 # The start is stored before the first row: the columns of the source follow with its rows.
                 mode = self._layout.mode
-                columns = rows or columns_of_new(mode.columns, (), follow=self._layout.on_missing_column == "follow")
+                columns = rows or columns_of_new(mode.columns, (), follow=self.follows)
                 now = self.clock.now_ms()
                 mapped = column_mapping.properties(columns.mapping, columns.highest_id)
                 metadata = Metadata(
@@ -220,12 +222,11 @@ class Target:
         """
         try:
             if not table.struct.fields:
-                follow = self._layout.on_missing_column == "follow"
-                return columns_of_new(rows, self._layout.partition_by, follow=follow)
+                return columns_of_new(rows, self._layout.partition_by, follow=self.follows)
             # A table has no rows if it has no columns of a source yet.
             if replaces or {child.name for child in table.struct} <= {child.name for child in CHANGELOG_MODE.columns}:
                 return columns_of_replaced(table, rows, self._layout.partition_by)
-            return columns_of_extended(table, rows, self._layout.on_missing_column)
+            return columns_of_extended(table, rows, self.on_missing_column)
         except CdfdError as error:
             raise error.within(table=self.uri) from None
 

@@ -15,12 +15,10 @@ from pyspark.sql import SparkSession
 
 from cdfd.errors import SinkError
 from cdfd.model.position import Position
-from cdfd.plan.shape.shape import AS_IT_IS
 from cdfd.runtime.clock import SystemClock
 from cdfd.sinks.delta.compactor import Compaction
 from cdfd.sinks.delta.data_files import DataFiles
 from cdfd.sinks.delta.sink import DeltaSink
-from cdfd.sinks.delta.sources import Sources
 from cdfd.sinks.delta.target import Layout, Target
 from cdfd.sinks.ledger.ledger import app_id
 from cdfd.storage.local import LocalStorage
@@ -230,7 +228,7 @@ class DeltaPlace:
         layout = Layout(("day",), on_missing_column="follow", checkpoint_interval=2)
         target = Target(LocalStorage(self.folder), APP, layout, SystemClock(), owner=1)
         files = partial(DataFiles, compression="snappy", file_bytes=1 << 20)
-        return await DeltaSink.open(target, files, Sources(AS_IT_IS))
+        return await DeltaSink.open(target, files)
 
 
 async def test_names_of_the_source_are_followed(spark: SparkSession, sql: Sql, folder: Path, tmp_path: Path) -> None:

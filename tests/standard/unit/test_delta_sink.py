@@ -27,12 +27,10 @@ from cdfd.log.log import DeltaLog
 from cdfd.model.plan import ChangePlan
 from cdfd.model.position import Position
 from cdfd.model.version import Version
-from cdfd.plan.shape.shape import AS_IT_IS
 from cdfd.runtime.clock import SystemClock
 from cdfd.sinks.delta.compactor import Compaction
 from cdfd.sinks.delta.data_files import DataFiles
 from cdfd.sinks.delta.sink import DeltaSink
-from cdfd.sinks.delta.sources import Sources
 from cdfd.sinks.delta.target import Layout, Target
 from cdfd.sinks.ledger.ledger import app_id
 from cdfd.sinks.ledger.txn_log import TxnLog
@@ -885,7 +883,7 @@ class TestFollow:
         schema = TableSchema(struct, (), ColumnMappingMode.NAME)
         target = Target(LocalStorage(folder), APP, self.FOLLOW, SystemClock(), owner=7)
         files = partial(DataFiles, compression="snappy", file_bytes=1 << 20)
-        sink = await DeltaSink.open(target, files, Sources(AS_IT_IS))
+        sink = await DeltaSink.open(target, files)
         delivery = await sink.begin(at(version))
         await delivery.start_version(Version(ChangePlan(version, 0, schema, (), "files"), "T"))
         await delivery.write(rows)

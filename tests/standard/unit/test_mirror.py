@@ -29,7 +29,6 @@ from cdfd.model.control import Control, Pause
 from cdfd.model.plan import ChangePlan
 from cdfd.model.position import Position
 from cdfd.model.version import Version
-from cdfd.plan.shape.shape import AS_IT_IS
 from cdfd.runtime.clock import Clock, SystemClock
 from cdfd.scan.updates.equality import hashes
 from cdfd.scan.updates.spill import SpillSpace
@@ -42,7 +41,6 @@ from cdfd.sinks.delta.mirror.sink import MirrorSink
 from cdfd.sinks.delta.mirror.state import MOST_DEFERRED, MOST_DEFERRED_MS, MirrorOptions
 from cdfd.sinks.delta.mirror.table import KeyIndex
 from cdfd.sinks.delta.modes import mirror_mode
-from cdfd.sinks.delta.sources import Sources
 from cdfd.sinks.delta.target import Layout, Target
 from cdfd.sinks.ledger.ledger import app_id
 from cdfd.storage.base import Storage
@@ -819,7 +817,7 @@ class TestFollow:
     async def open(folder: Path, key: str = "id", *, change_feed: bool = False) -> MirrorSink:
         layout = Layout(on_missing_column="follow", checkpoint_interval=3, mode=mirror_mode(change_feed=change_feed))
         target = Target(LocalStorage(folder), APP, layout, SystemClock(), owner=7)
-        options = MirrorOptions((key,), change_feed, SpillSpace(), Sources(AS_IT_IS))
+        options = MirrorOptions((key,), change_feed, SpillSpace())
         return await MirrorSink.open(target, partial(DataFiles, compression="snappy", file_bytes=1 << 20), options)
 
     @staticmethod

@@ -21,7 +21,7 @@ from cdfd.scan.image_order import DELETE, PRE_IMAGE
 from cdfd.scan.updates.net import NetChanges
 from cdfd.sinks.base import SnapshotNeededError
 from cdfd.sinks.cursor import DeliveryState, require_open
-from cdfd.sinks.delta.columns import Columns
+from cdfd.sinks.delta.columns import Columns, with_sources
 from cdfd.sinks.delta.data_files import NewFile, cast
 from cdfd.sinks.delta.log_actions import add_actions, file_fields
 from cdfd.sinks.delta.mirror.removal import Removal, Vectors
@@ -70,7 +70,7 @@ class MirrorDelivery(Adopting):
         change = version.schema_change
         if self._replaces or change is None or not self._mirror.columns.struct.fields:
             return
-        if self._mirror.options.sources is not None:
+        if self._mirror.target.follows:
             return
         if change.dropped or change.renamed or not all(each.widening for each in change.type_changed):
             raise self._reload_error(f"the schema changes: {'; '.join(change.describe())}")
@@ -131,11 +131,11 @@ class MirrorDelivery(Adopting):
         names = {field.name for field in CHANGE_COLUMNS}
         struct = from_arrow(pa.schema([field for field in schema if field.name not in names]))
         before = self._columns or self._mirror.columns
-        sources, target = self._mirror.options.sources, self._mirror.target
-        if sources is not None and self._source is not None:
-            struct = sources.tagged(struct, self._source)
+        target = self._mirror.target
+        if target.follows and self._source is not None:
+            struct = with_sources(struct, self._source, self._mirror.shape)
         try:
-            if sources is None and self._columns is None and not self._replaces and before.struct.fields:
+            if not target.follows and self._columns is None and not self._replaces and before.struct.fields:
                 missing = merge(before.struct, nullable(struct)).missing
                 if missing:
                     raise self._reload_error(f"the rows have no column {'.'.join(next(iter(missing)))!r:.200} any more")

@@ -12,7 +12,6 @@ from cdfd.sinks.cursor import Cursor
 from cdfd.sinks.delta.columns import Columns
 from cdfd.sinks.delta.data_files import MakeFiles
 from cdfd.sinks.delta.mirror.table import MirrorTable
-from cdfd.sinks.delta.sources import Sources
 from cdfd.sinks.delta.target import Target
 
 MOST_DEFERRED = 100
@@ -29,14 +28,12 @@ class MirrorOptions:
         key: columns that identify a row.
         change_feed: whether the target has a change data feed.
         space: local disk, for rows and for the index of keys.
-        sources: of columns, if the target follows renames and drops.
         shape: of the rows, for a first load that is delivered in parts.
     """
 
     key: Sequence[str]
     change_feed: bool
     space: SpillSpace
-    sources: Sources | None = None
     shape: Shape = AS_IT_IS
 
 
