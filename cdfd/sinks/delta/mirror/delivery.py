@@ -24,7 +24,7 @@ from cdfd.sinks.cursor import DeliveryState, require_open
 from cdfd.sinks.delta.columns import Columns, with_sources
 from cdfd.sinks.delta.data_files import NewFile, cast
 from cdfd.sinks.delta.log_actions import add_actions, file_fields
-from cdfd.sinks.delta.mirror.removal import Removal, Vectors
+from cdfd.sinks.delta.mirror.removal import Removal
 from cdfd.sinks.delta.mirror.state import MirrorState
 from cdfd.sinks.delta.mirror.writer import Event, MirrorWriter, Written
 from cdfd.sinks.delta.parts import Adopting
@@ -85,8 +85,12 @@ class MirrorDelivery(Adopting):
             rows = self._cast(batch)
             if self._replaces:
                 if self._writer is None:
-                    self._writer = self._new_writer(change_feed=False)
-                await self._put_all(self._writer.rows(rows.select(self._writer.names)))
+                    assert self._columns is not None
+                    assert self._schema is not None
+                    # Rows that replace all others are not looked up, so their keys are not kept.
+                    files = self._mirror.files
+                    self._writer = MirrorWriter(self._columns, self._schema, files, change_feed=False, table=None)
+                await self._put_all(self._writer.rows(rows))
             else:
                 assert self._net is not None
                 types = change_codes(rows.column(CHANGE_TYPE))
@@ -150,23 +154,18 @@ class MirrorDelivery(Adopting):
         if columns == self._columns:
             return
         self._columns = columns
-        fields = [field for field in to_arrow(columns.struct) if not pa.types.is_null(field.type)]
-        before, self._schema = self._net, pa.schema(fields)
-        self._net = None if self._replaces else NetChanges(self._schema, self._key, self._mirror.options.space)
-        self._writer = None
-        if before is not None and self._net is not None:
-            for batch in before.batches():
-                self._net.add(self._cast(batch))
-
-    @property
-    def _key(self) -> list[str]:
-        """The key as the columns are spelled."""
-        assert self._schema is not None
+        self._schema = pa.schema([field for field in to_arrow(columns.struct) if not pa.types.is_null(field.type)])
+        before, self._net, self._writer = self._net, None, None
+        if self._replaces:
+            return
+        # The key as the columns are spelled.
+        key = []
         names = {name.lower(): name for name in self._schema.names}
-        missing = [name for name in self._mirror.options.key if name.lower() not in names]
-        if missing:
-            raise SinkError(f"the rows have no column {missing[0]!r:.200} of the key", table=self._mirror.target.uri)
-        key = [names[name.lower()] for name in self._mirror.options.key]
+        for each in self._mirror.options.key:
+            name = names.get(each.lower())
+            if name is None:
+                raise SinkError(f"the rows have no column {each!r:.200} of the key", table=self._mirror.target.uri)
+            key.append(name)
         for name in key:
             if pa.types.is_nested(self._schema.field(name).type):
                 raise SinkError(
@@ -174,7 +173,10 @@ class MirrorDelivery(Adopting):
                     table=self._mirror.target.uri,
                     hint="Correct the table's `key`",
                 )
-        return key
+        self._net = NetChanges(self._schema, key, self._mirror.options.space)
+        if before is not None:
+            for batch in before.batches():
+                self._net.add(self._cast(batch))
 
     def _cast(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Rows as the table has them, with the change columns."""
@@ -189,14 +191,6 @@ class MirrorDelivery(Adopting):
             ]
         changes = [batch.column(field.name) for field in CHANGE_COLUMNS]
         return pa.RecordBatch.from_arrays([*columns, *changes], schema=change_schema(self._schema))
-
-    def _new_writer(self, *, change_feed: bool) -> MirrorWriter:
-        assert self._columns is not None
-        assert self._schema is not None
-        mirror = self._mirror
-        # Rows that replace all others are not looked up, so their keys are not kept.
-        table = mirror.table if mirror.table.loaded and not self._replaces else None
-        return MirrorWriter(self._columns, self._schema, mirror.files, change_feed=change_feed, table=table)
 
     async def _commit_snapshot(self, following: Position) -> None:
         mirror, target = self._mirror, self._mirror.target
@@ -222,23 +216,25 @@ class MirrorDelivery(Adopting):
     async def _commit_changes(self, following: Position) -> None:
         assert self._net is not None
         assert self._columns is not None
+        assert self._schema is not None
         mirror, target = self._mirror, self._mirror.target
         await target.ensure(mirror.stored or self._position, self._columns)
         version = await mirror.table.follow()
-        if self._removes or mirror.table.loaded:
-            await mirror.table.load(self._columns)
+        table = mirror.table if self._removes or mirror.table.index is not None else None
+        if table is not None:
+            await table.load(self._columns)
         writes_feed = self._needs_feed
-        writer = self._new_writer(change_feed=writes_feed)
+        writer = MirrorWriter(self._columns, self._schema, mirror.files, change_feed=writes_feed, table=table)
         removal = Removal(mirror.table)
         await self._put_all(writer.all(self._net.batches()), removal)
         await self._put_all(writer.finish())
         evolves = self._columns != mirror.columns
-        if not writer.written.data and not removal and not evolves:
+        if not writer.written.data and not removal.parts and not evolves:
             await mirror.defer(following)
             return
         mirror.cursor.mark_uncertain()
         for _ in range(ATTEMPTS):
-            vectors = await asyncio.to_thread(Vectors, removal)
+            vectors = await asyncio.to_thread(removal.vectors)
             if vectors.data:
                 await target.put(vectors.path, vectors.data)
             mirror.table.note(writer.written.keys, vectors.rows)
@@ -257,7 +253,7 @@ class MirrorDelivery(Adopting):
                     retriable=True,
                 )
             with translate_errors("find the rows", self._mirror.target.uri):
-                if removal:
+                if removal.parts:
                     await mirror.table.load(self._columns)
                     await asyncio.to_thread(removal.again)
         raise MovedError(
@@ -267,8 +263,9 @@ class MirrorDelivery(Adopting):
     @property
     def _needs_feed(self) -> bool:
         """Whether there have to be change data files. Without deleted rows, readers take the new files themselves as the changes."""
-        mirror = self._mirror
-        return self._removes and (mirror.options.change_feed or cdf_enabled(mirror.table.metadata))
+        mirror, metadata = self._mirror, self._mirror.table.metadata
+        assert metadata is not None
+        return self._removes and (mirror.options.change_feed or cdf_enabled(metadata))
 
     async def _commit_at(
         self,

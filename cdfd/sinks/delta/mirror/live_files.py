@@ -40,13 +40,6 @@ class LiveFiles:
     _sorted: Rows | None = field(default=None, init=False)
     next_row: int = field(default=0, init=False)
 
-    def __len__(self) -> int:
-        return len(self._places)
-
-    def __iter__(self) -> Iterator[LiveFile]:
-        """The live files."""
-        return (file for place in self._places.values() if (file := self._files[place]) is not None)
-
     def __contains__(self, path: str) -> bool:
         return path in self._places
 

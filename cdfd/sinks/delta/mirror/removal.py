@@ -7,7 +7,7 @@ columns are read and compared.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from uuid import uuid4
 
@@ -29,16 +29,36 @@ INLINE_BYTES = 256
 """Bytes of a deletion vector that is stored in the log itself, at most."""
 
 
+@dataclass(frozen=True, slots=True)
+class Vectors:
+    """The deletion vectors of a version: small ones in the log, the others in one file.
+
+    Attributes:
+        emptied: files without a row that is left.
+        changed: the other files, with their vector and how many rows they have, with deleted ones.
+        rows: the rows of each vector, by its id.
+        path, data: the file; no bytes if no vector is in it.
+    """
+
+    emptied: Sequence[Add]
+    changed: Sequence[tuple[Add, DeletionVectorDescriptor, int]]
+    rows: Mapping[str, RowSet]
+    path: str
+    data: bytes
+
+
 @dataclass(eq=False)
 class Removal:
-    """Collects rows of one delivery. Rows are numbers of the table's live files."""
+    """Collects rows of one delivery. Rows are numbers of the table's live files.
+
+    Attributes:
+        table: of the rows.
+        parts: the rows that were taken, with the hashes of their keys.
+    """
 
     table: MirrorTable
-    _parts: list[tuple[Hashes, pa.Table]] = field(default_factory=list, init=False)
+    parts: list[tuple[Hashes, pa.Table]] = field(default_factory=list, init=False)
     _taken: BitMap64 = field(default_factory=BitMap64, init=False)
-
-    def __bool__(self) -> bool:
-        return bool(self._parts)
 
     def take(self, rows: pa.Table) -> None:
         """Delete rows, whose columns are as the table has them.
@@ -49,26 +69,49 @@ class Removal:
         hashes = self.table.hashes(rows)
         several = self._take(hashes, rows)
         # Rows that were compared are compared again if another writer moves rows before the commit.
-        self._parts.append((hashes, rows if several else rows.slice(0, 0)))
+        self.parts.append((hashes, rows if several else rows.slice(0, 0)))
 
     def again(self) -> None:
         """Find the same rows after another writer has moved some."""
         self._taken = BitMap64()
-        for hashes, rows in self._parts:
+        for hashes, rows in self.parts:
             self._take(hashes, rows)
 
-    def vectors(self) -> Iterator[tuple[LiveFile, RowSet | None]]:
-        """The files with deleted rows, and all rows that are deleted in each; None: no row is left."""
-        if not self._parts:
-            return
-        for file, positions in self.table.live.split(RowSet(FrozenBitMap64(self._taken)).to_array()):
+    def vectors(self) -> Vectors:
+        """The deletion vectors of all files with deleted rows."""
+        emptied: list[Add] = []
+        inline: list[tuple[LiveFile, RowSet, DeletionVectorDescriptor]] = []
+        stored: list[tuple[LiveFile, RowSet]] = []
+        numbers = RowSet(FrozenBitMap64(self._taken)).to_array()
+        for file, positions in self.table.live.split(numbers):
             rows = RowSet.of_array(positions)
             deleted = rows if file.deleted is None else rows.union(file.deleted)
-            yield file, None if len(deleted) == file.rows else deleted
+            if len(deleted) == file.rows:
+                emptied.append(file.add)
+                continue
+            vector = deletion_vector.inline(deleted) if len(deleted) < INLINE_BYTES else None
+            if vector is None or vector.size_in_bytes > INLINE_BYTES:
+                stored.append((file, deleted))
+            else:
+                inline.append((file, deleted, vector))
+        uuid = uuid4()
+        content, places = deletion_vector.store([deleted for _, deleted in stored])
+        changed = inline + [
+            (file, deleted, deletion_vector.describe(uuid, "", offset, size, len(deleted)))
+            for (file, deleted), (offset, size) in zip(stored, places, strict=True)
+        ]
+        return Vectors(
+            emptied,
+            [(file.add, vector, file.rows) for file, _, vector in changed],
+            {vector.unique_id: deleted for _, deleted, vector in changed},
+            f"deletion_vector_{uuid}.bin",
+            content if stored else b"",
+        )
 
     def _take(self, hashes: Hashes, rows: pa.Table) -> bool:
         """Whether rows had to be compared."""
         distinct, places, counts = np.unique(hashes, return_inverse=True, return_counts=True)
+        assert self.table.index is not None
         owners, numbers = self.table.index.find(distinct)
         if self._taken:
             left = ~contains(RowSet(FrozenBitMap64(self._taken)), numbers)
@@ -102,39 +145,3 @@ class Removal:
             hint="The mirror is not a copy of the source. Start it from a snapshot: remove or rename the target, then run "
             "`cdfd progress reset`",
         )
-
-
-class Vectors:
-    """The deletion vectors of a version: small ones in the log, the others in one file.
-
-    Attributes:
-        emptied: files without a row that is left.
-        changed: the other files, with their vector and how many rows they have, with deleted ones.
-        rows: the rows of each vector, by its id.
-        path, data: the file; no bytes if no vector is in it.
-    """
-
-    def __init__(self, removal: Removal) -> None:
-        self.emptied: list[Add] = []
-        self.changed: list[tuple[Add, DeletionVectorDescriptor, int]] = []
-        self.rows: dict[str, RowSet] = {}
-        stored: list[tuple[LiveFile, RowSet]] = []
-        for file, deleted in removal.vectors():
-            if deleted is None:
-                self.emptied.append(file.add)
-                continue
-            inline = deletion_vector.inline(deleted) if len(deleted) < INLINE_BYTES else None
-            if inline is None or inline.size_in_bytes > INLINE_BYTES:
-                stored.append((file, deleted))
-            else:
-                self._change(file, inline, deleted)
-        uuid = uuid4()
-        content, places = deletion_vector.store([deleted for _, deleted in stored])
-        for (file, deleted), (offset, size) in zip(stored, places, strict=True):
-            self._change(file, deletion_vector.describe(uuid, "", offset, size, len(deleted)), deleted)
-        self.path = f"deletion_vector_{uuid}.bin"
-        self.data = content if stored else b""
-
-    def _change(self, file: LiveFile, vector: DeletionVectorDescriptor, deleted: RowSet) -> None:
-        self.changed.append((file.add, vector, file.rows))
-        self.rows[vector.unique_id] = deleted

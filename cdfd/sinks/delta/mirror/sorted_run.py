@@ -5,6 +5,7 @@ from __future__ import annotations
 import mmap
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 from typing import IO, TypeAlias
 
 import numpy as np
@@ -23,6 +24,7 @@ _WINDOW_BYTES = 32 << 20
 """Bytes of a file that are mapped into memory at the same time, about."""
 
 
+@dataclass(eq=False)
 class SortedRun:
     """Pairs in ascending order of hash. A hash may repeat.
 
@@ -30,9 +32,8 @@ class SortedRun:
         hashes, rows: the pairs, of equal length.
     """
 
-    def __init__(self, hashes: Hashes, rows: Rows) -> None:
-        self.hashes = hashes
-        self.rows = rows
+    hashes: Hashes
+    rows: Rows
 
     def __len__(self) -> int:
         return len(self.hashes)
@@ -52,17 +53,6 @@ class SortedRun:
         Returns:
             For each pair found, the place of its hash in `wanted`, and its row number. Places ascend.
         """
-        windows_found = [self._find(wanted[start:end], start) for start, end in self._windows(wanted)]
-        if len(windows_found) == 1:
-            return windows_found[0]
-        return np.concatenate([places for places, _ in windows_found]), np.concatenate(
-            [rows for _, rows in windows_found]
-        )
-
-    def _windows(self, wanted: Hashes) -> Iterator[tuple[int, int]]:
-        yield 0, len(wanted)
-
-    def _find(self, wanted: Hashes, first: int) -> tuple[Rows, Rows]:
         hashes = self.hashes
         starts = np.searchsorted(hashes, wanted)
         places = np.flatnonzero(self._is_at(starts, wanted))
@@ -70,11 +60,11 @@ class SortedRun:
         ends = starts + 1
         repeats = np.flatnonzero(self._is_at(ends, wanted[places]))
         if not len(repeats):
-            return places + first, self.rows[starts]
+            return places, self.rows[starts]
         ends[repeats] = np.searchsorted(hashes, wanted[places[repeats]], side="right")
         counts = ends - starts
         within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
-        return np.repeat(places, counts) + first, self.rows[np.repeat(starts, counts) + within]
+        return np.repeat(places, counts), self.rows[np.repeat(starts, counts) + within]
 
     def _is_at(self, places: Rows, wanted: Hashes) -> npt.NDArray[np.bool_]:
         is_inside = places < len(self.hashes)
@@ -129,12 +119,18 @@ class StoredRun(SortedRun):
             unused.pop_all()
             return run
 
-    def _windows(self, wanted: Hashes) -> Iterator[tuple[int, int]]:
+    def find(self, wanted: Hashes) -> tuple[Rows, Rows]:
+        """The pairs with some hashes; see `SortedRun`."""
         # Hashes are spread evenly, so a part of the wanted ones touches the same part of the run.
         parts = -(-self._bytes // _WINDOW_BYTES) if len(wanted) > 256 else 1
+        by_part = []
         for part in range(parts):
-            yield len(wanted) * part // parts, len(wanted) * (part + 1) // parts
+            start, end = len(wanted) * part // parts, len(wanted) * (part + 1) // parts
+            places, rows = super().find(wanted[start:end])
+            by_part.append((places + start, rows))
             self.release()
+        all_places, all_rows = (np.concatenate(each) for each in zip(*by_part, strict=True))
+        return all_places, all_rows
 
     def release(self) -> None:
         """Unmap what was read. It stays in the system's cache while there is memory."""

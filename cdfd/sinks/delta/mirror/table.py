@@ -58,36 +58,16 @@ class MirrorTable:
         self._log = DeltaLog(target.storage)
         self._files = TableFiles(target.storage, no_other_root)
         self._schema: TableSchema | None = None
-        self._live: LiveFiles | None = None
-        self._index: KeyIndex | None = None
         self._written: dict[str, Hashes] = {}
         self._vectors: dict[str, RowSet] = {}
-        self._metadata: Metadata | None = None
+        self.live = LiveFiles()
+        """The live files, once the rows are known."""
+        self.index: KeyIndex | None = None
+        """The rows by key; None until `load`."""
+        self.metadata: Metadata | None = None
+        """The metadata of the last version; None until `follow`."""
         self.version: int | None = None
         """The last version that is followed."""
-
-    @property
-    def metadata(self) -> Metadata:
-        """The metadata of the last version. `follow` comes first."""
-        assert self._metadata is not None
-        return self._metadata
-
-    @property
-    def live(self) -> LiveFiles:
-        """The live files. `load` comes first."""
-        assert self._live is not None
-        return self._live
-
-    @property
-    def index(self) -> KeyIndex:
-        """The rows by key. `load` comes first."""
-        assert self._index is not None
-        return self._index
-
-    @property
-    def loaded(self) -> bool:
-        """Whether the rows are known."""
-        return self._index is not None
 
     async def follow(self) -> int:
         """Follow the target to its newest version, and return that.
@@ -97,23 +77,22 @@ class MirrorTable:
         """
         with translate_errors("read the target", self._target.uri):
             state = await self._target.state()
-            self._metadata = state.metadata
+            self.metadata = state.metadata
             if self.version is not None:
                 try:
                     for version in range(self.version + 1, state.version + 1):
                         commit = (await self._log.entry(version, with_stats=True)).commit
                         self._check_unchanged(commit)
-                        if self._live is not None:
-                            live = self.live
+                        if self.index is not None:
                             added = {add.path for add in commit.adds}
                             for removed in commit.removes:
                                 if removed.path not in added:
-                                    live.remove(removed.path)
+                                    self.live.remove(removed.path)
                             for add in commit.adds:
-                                if add.path in live:
-                                    live.update(add, await self._rows_of(add.deletion_vector, add.size))
+                                if add.path in self.live:
+                                    self.live.update(add, await self._rows_of(add.deletion_vector, add.size))
                                 else:
-                                    await self._append(add)
+                                    await self._append(add, self.index)
                         self.version = version
                 except NotFoundError:
                     # Clean-up has removed the entry: what it says is in a checkpoint.
@@ -136,17 +115,16 @@ class MirrorTable:
             if self._schema is not None and schema.select(self._key).arrow != self._schema.select(self._key).arrow:
                 self.forget()
             self._schema = schema
-            if self._index is not None:
+            if self.index is not None:
                 return
             if self.version is None:
                 await self.follow()
             state = await self._log.snapshot(self.version, with_stats=True, all_fields=True)
-            live = LiveFiles()
-            self._live, self._index = live, KeyIndex(self._space, live.exist)
+            self.index = KeyIndex(self._space, self.live.exist)
             for add in state.live():
-                await self._append(add)
+                await self._append(add, self.index)
             extra = {"table": self._target.uri, "version": self.version}
-            logger.info("%d keys of the mirror are indexed", self._index.pairs, extra=extra)
+            logger.info("%d keys of the mirror are indexed", self.index.pairs, extra=extra)
 
     async def live_adds(self) -> Sequence[Add]:
         """The live files of the last version. `follow` comes first."""
@@ -155,9 +133,9 @@ class MirrorTable:
 
     def forget(self) -> None:
         """Forget all rows; the next `load` reads them again."""
-        if self._index is not None:
-            self._index.close()
-        self._live = self._index = self.version = None
+        if self.index is not None:
+            self.index.close()
+        self.live, self.index, self.version = LiveFiles(), None, None
 
     def note(self, files: Mapping[str, Hashes], vectors: Mapping[str, RowSet]) -> None:
         """The keys of files, and the rows of deletion vectors by their ids, that the next version may have."""
@@ -180,13 +158,13 @@ class MirrorTable:
                 batches += rows.batches(BATCH_ROWS, use_threads=False)
         return pa.Table.from_batches([batch.drop_columns([CHANGE_TYPE]) for batch in batches], schema.arrow)
 
-    async def _append(self, add: Add) -> None:
+    async def _append(self, add: Add, index: KeyIndex) -> None:
         keys = self._written.get(add.path)
         if keys is None:
             keys = await asyncio.to_thread(self.read_keys, add, self._files)
         deleted = await self._rows_of(add.deletion_vector, len(keys))
         file = self.live.append(add, len(keys), deleted)
-        await asyncio.to_thread(self.index.add, keys, file.first)
+        await asyncio.to_thread(index.add, keys, file.first)
 
     async def _rows_of(self, vector: DeletionVectorDescriptor | None, rows: int) -> RowSet | None:
         if vector is None:

@@ -75,14 +75,9 @@ class MirrorWriter:
         self._removed: list[pa.RecordBatch] = []
         self._removed_bytes = 0
 
-    @property
-    def names(self) -> list[str]:
-        """The columns of the rows."""
-        return list(self._names)
-
     def rows(self, rows: pa.RecordBatch) -> Iterator[Event]:
         """New rows, which are no changes. Yields files to store."""
-        yield from self._keep(self._data.write(rows))
+        yield from self._keep(self._data.write(rows.select(self._names)))
 
     def all(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Event]:
         """Net changes. Yields files to store, and rows to delete."""
