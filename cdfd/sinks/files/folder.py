@@ -16,6 +16,7 @@ Consumers may have the right to write into the folder. So the folder is opened o
 links are not followed.
 """
 
+import dataclasses
 import errno
 import fcntl
 import json
@@ -268,7 +269,7 @@ def _roll_forward(path: str, names: list[str], kept: _Kept, prepared: _Kept) -> 
         kept = prepared
     beyond = [delivery for delivery in deliveries if order(delivery.first) >= order(start)]
     for delivery in sorted(beyond, key=lambda delivery: order(delivery.first)):
-        if not delivery.begins_at(start):
+        if dataclasses.replace(delivery.first, ordinal=start.ordinal) != start:
             raise SinkError(
                 f"the next delivery would begin at {start}, but the folder has a later one",
                 path=os.path.join(path, delivery.name),

@@ -17,7 +17,7 @@ digits, and `z` after the names of formats.
 """
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from cdfd.model.position import Position
 from cdfd.runtime.registry import FILE_FORMATS
@@ -48,10 +48,6 @@ class DeliveryName:
     name: str
     first: Position
     following: Position
-
-    def begins_at(self, position: Position) -> bool:
-        """Whether this delivery begins at `position`."""
-        return replace(self.first, ordinal=position.ordinal) == position
 
 
 def delivery_name(first: Position, following: Position, suffix: str) -> str:

@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from io import BufferedWriter, FileIO
 from threading import Lock
-from typing import Self
+from typing import BinaryIO, Self
 
 import pyarrow as pa
 
@@ -21,13 +21,14 @@ from cdfd.runtime.tasks import in_thread
 from cdfd.sinks.base import Delivery, Sink
 from cdfd.sinks.cursor import Cursor, DeliveryState, order, require_open
 from cdfd.sinks.files.folder import DeliveryFolder
-from cdfd.sinks.files.formats import RowsFormat
+from cdfd.sinks.files.formats import RowsFormat, RowsWriter
 from cdfd.sinks.files.names import chunk_name, delivery_name
 from cdfd.storage.durable import explain
 
 _BUFFER = 256 * 1024
 
 
+@dataclass(eq=False)
 class FilesSink(Sink):
     """The `Sink` port over a folder; open it with `FilesSink.open`.
 
@@ -37,12 +38,11 @@ class FilesSink(Sink):
     Worker threads do the work, one call at a time, so that a cancelled call has ended before the next one starts.
     """
 
-    def __init__(self, folder: DeliveryFolder, rows: RowsFormat) -> None:
-        self._folder = folder
-        self._rows = rows
-        self._cursor = Cursor(folder.position)
-        self._lock = Lock()
-        self._delivery: FileDelivery | None = None
+    folder: DeliveryFolder
+    rows: RowsFormat
+    cursor: Cursor
+    _lock: Lock = field(default_factory=Lock, init=False)
+    _delivery: FileDelivery | None = field(default=None, init=False)
 
     @classmethod
     async def open(
@@ -62,22 +62,22 @@ class FilesSink(Sink):
         """
         with _translate_errors("open the folder", os.fspath(path)):
             folder = await asyncio.to_thread(DeliveryFolder, os.fspath(path), sync=fsync, mode=mode)
-        return cls(folder, rows)
+        return cls(folder, rows, Cursor(folder.position))
 
     async def last_position(self) -> Position | None:
         """The next position to deliver; see the port."""
-        return self._cursor.position
+        return self.cursor.position
 
     stores_control = True
 
     @property
     def control(self) -> Control:
         """The stored control; see the port."""
-        return self._folder.control
+        return self.folder.control
 
     async def set_control(self, control: Control, to: Position | None = None) -> None:
         """Write `_position.json`; see the port. A position can only move forward, because files are not taken back."""
-        current = self._cursor.position
+        current = self.cursor.position
         assert current is not None
         if to is not None and order(to) < order(current):
             at = f"version {current.version}"
@@ -91,25 +91,40 @@ class FilesSink(Sink):
         """Start a file with rows of an incremental snapshot; see the port."""
         snapshot, delivery = self.control.snapshot, await self.begin(position)
         ordinal = 0 if snapshot is None else snapshot.ordinal
-        delivery.chunk = chunk_name(version.plan.version, ordinal, self._rows.suffix)
+        delivery.chunk = chunk_name(version.plan.version, ordinal, self.rows.suffix)
         return delivery
 
     async def begin(self, position: Position) -> FileDelivery:
         """Start a delivery; see the port. Creates no file until there are rows."""
-        self._cursor.begin(position)
-        self._delivery = FileDelivery(self._folder, self._rows, self._cursor, self._lock, position)
+        self.cursor.begin(position)
+        self._delivery = FileDelivery(self.folder, self.rows, self.cursor, self._lock, position)
         return self._delivery
 
     async def close(self) -> None:
         """Abort the current delivery, if any, and release the folder to other processes."""
         if self._delivery is not None:
             await self._delivery.abort()
-        self._cursor.close()
+        self.cursor.close()
         await asyncio.to_thread(self._close)
 
     def _close(self) -> None:
-        with self._lock, _translate_errors("close", self._folder.path):
-            self._folder.close()
+        with self._lock, _translate_errors("close", self.folder.path):
+            self.folder.close()
+
+
+@dataclass(frozen=True, slots=True)
+class _Spool:
+    """A temporary file that gets the rows of a delivery.
+
+    Attributes:
+        name: in the folder.
+        file: open.
+        writer: into the file.
+    """
+
+    name: str
+    file: BinaryIO
+    writer: RowsWriter
 
 
 @dataclass(eq=False)
@@ -141,7 +156,9 @@ class FileDelivery(Delivery):
             self._state = "failed"
             if batch.num_rows:
                 if self._spool is None:
-                    self._spool = _Spool(self.folder, self.rows)
+                    name, descriptor = self.folder.temporary()
+                    file = BufferedWriter(FileIO(descriptor, "w"), _BUFFER)
+                    self._spool = _Spool(name, file, self.rows.writer(file))
                 self._spool.writer.write(batch)
             self._state = "open"
 
@@ -166,7 +183,11 @@ class FileDelivery(Delivery):
             self._state = "ended"
             self.cursor.abandon()
             if self._spool is not None:
-                self._spool.remove()
+                self._spool.writer.discard()
+                # The rows are discarded, so a flush may fail, as on a full disk. The file is closed in any case.
+                with suppress(OSError):
+                    self._spool.file.close()
+                self.folder.remove(self._spool.name)
 
     def _end(self, following: Position, control: Control | None = None) -> None:
         with self.lock, _translate_errors("commit", self.folder.path):
@@ -179,39 +200,19 @@ class FileDelivery(Delivery):
                 assert self.chunk or self._spool is None
                 name = self.chunk
             self._state = "failed"
-            rows = None if self._spool is None else self._spool.complete(sync=self.folder.sync)
+            rows = None
+            if self._spool is not None:
+                rows = self._spool.name
+                self._spool.writer.finish()
+                self._spool.file.flush()
+                if self.folder.sync:
+                    os.fsync(self._spool.file.fileno())
+                self._spool.file.close()
             self.cursor.mark_uncertain()
             self.folder.commit(rows, name, self.position, following, control)
             self.cursor.advance(following)
             self._spool = None
             self._state = "ended"
-
-
-class _Spool:
-    """An open temporary file and its writer."""
-
-    def __init__(self, folder: DeliveryFolder, rows: RowsFormat) -> None:
-        self._folder = folder
-        self._name, descriptor = folder.temporary()
-        self._file = BufferedWriter(FileIO(descriptor, "w"), _BUFFER)
-        self.writer = rows.writer(self._file)
-
-    def complete(self, *, sync: bool) -> str:
-        """Complete and close the file; its name."""
-        self.writer.finish()
-        self._file.flush()
-        if sync:
-            os.fsync(self._file.fileno())
-        self._file.close()
-        return self._name
-
-    def remove(self) -> None:
-        """Close and remove the file, even if it is incomplete."""
-        self.writer.discard()
-        # The rows are discarded, so a flush may fail, as on a full disk. The file is closed in any case.
-        with suppress(OSError):
-            self._file.close()
-        self._folder.remove(self._name)
 
 
 @contextmanager
