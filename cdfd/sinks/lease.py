@@ -42,24 +42,6 @@ class Claim:
         """As JSON."""
         return json.dumps(asdict(self), separators=(",", ":"))
 
-    @classmethod
-    def parse(cls, text: str | bytes) -> Claim:
-        """The claim of `text`. Unknown fields are ignored.
-
-        Raises:
-            ValueError: it is not a claim.
-        """
-        if len(text) > MOST_BYTES:
-            raise ValueError(f"a claim has at most {MOST_BYTES} bytes")
-        fields = json.loads(text)
-        names = ("owner", "term", "beat", "released")
-        owner, term, beat, released = (fields.get(name) for name in names) if isinstance(fields, dict) else [None] * 4
-        closing = isinstance(fields, dict) and fields.get("closing") is True  # earlier versions did not say it
-        numbers = all(isinstance(each, int) and not isinstance(each, bool) and each >= 0 for each in (term, beat))
-        if not isinstance(owner, str) or not isinstance(released, bool) or not numbers:
-            raise ValueError("a field of the claim is missing or has the wrong type")
-        return cls(owner, term, beat, released, closing)  # type: ignore[arg-type]  # checked together
-
 
 class Lease(ABC):
     """The lease of a pipeline. One call at a time; a call that fails or is cancelled may still take effect later.
@@ -92,13 +74,22 @@ class Lease(ABC):
 
 
 def parse_claim(text: str | bytes, place: str) -> Claim:
-    """The claim in a lease.
+    """The claim in a lease. Unknown fields are ignored.
 
     Raises:
         SinkError: it is not a claim. Only an operator knows whether another program uses the same place.
     """
     try:
-        return Claim.parse(text)
+        if len(text) > MOST_BYTES:
+            raise ValueError(f"a claim has at most {MOST_BYTES} bytes")
+        fields = json.loads(text)
+        names = ("owner", "term", "beat", "released")
+        owner, term, beat, released = (fields.get(name) for name in names) if isinstance(fields, dict) else [None] * 4
+        closing = isinstance(fields, dict) and fields.get("closing") is True  # earlier versions did not say it
+        numbers = all(isinstance(each, int) and not isinstance(each, bool) and each >= 0 for each in (term, beat))
+        if not isinstance(owner, str) or not isinstance(released, bool) or not numbers:
+            raise ValueError("a field of the claim is missing or has the wrong type")
     except (ValueError, RecursionError) as error:
         hint = "If no other program writes there, stop all processes of the pipeline and delete it"
         raise SinkError(f"{place} has something that is not a claim: {error}", hint=hint) from error
+    return Claim(owner, term, beat, released, closing)  # type: ignore[arg-type]  # checked together
