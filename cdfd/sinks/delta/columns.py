@@ -21,6 +21,9 @@ from cdfd.plan.shape.shape import Shape
 from cdfd.sinks.delta.conditions import check_conditions
 from cdfd.sinks.ledger.txn_state import TxnState
 
+parse_schema = lru_cache(maxsize=64)(schema_string.parse)
+"""The schema of a target, which is the same in most commits."""
+
 _DEFAULT = "CURRENT_DEFAULT"
 
 
@@ -86,12 +89,6 @@ def columns_of(state: TxnState) -> Columns:
     return Columns(struct, partition_by, mapping, highest, constraints, materialized, compression(metadata))
 
 
-@lru_cache(maxsize=64)
-def parse_schema(text: str) -> StructType:
-    """The schema of a target, which is the same in most commits."""
-    return schema_string.parse(text)
-
-
 def columns_of_new(rows: StructType, partition_by: Sequence[str], *, follow: bool) -> Columns:
     """The columns of a new table.
 
@@ -108,12 +105,6 @@ def columns_of_new(rows: StructType, partition_by: Sequence[str], *, follow: boo
             )
     columns = Columns(struct, tuple(partition_by))
     return replace(columns, mapping=ColumnMappingMode.NAME).completed() if follow else columns
-
-
-def columns_of_replaced(table: Columns, rows: StructType, partition_by: Sequence[str]) -> Columns:
-    """The columns of a table that has no rows yet. A mapping stays, and no id is used twice."""
-    columns = columns_of_new(rows, partition_by, follow=False)
-    return replace(table, struct=columns.struct, partition_by=columns.partition_by).completed()
 
 
 def columns_of_extended(table: Columns, rows: StructType, on_missing_column: str) -> Columns:

@@ -196,12 +196,19 @@ def file_groups(state: Snapshot, file_bytes: int, most_bytes: int) -> list[Seque
         most_bytes: the size of all file_groups with their deleted rows, at most.
     """
     table = state.live().table
-    small = pc.less(_bytes_left(table), file_bytes // 2)
+    # The bytes of the rows that are not deleted, about; all bytes if the number of rows is not known.
+    rows = pc.struct_field(pc.extract_regex(table.column("stats"), _ROWS), "rows").cast(pa.float64())
+    deleted_rows = pc.struct_field(table.column("deletion_vector"), "cardinality").cast(pa.float64())
+    share = pc.subtract(1.0, pc.divide(deleted_rows, pc.max_element_wise(rows, 1.0, skip_nulls=False)))
+    bytes_left = pc.multiply(table.column("size").cast(pa.float64(), safe=False), pc.fill_null(share, 1.0))
+    small = pc.less(bytes_left, file_bytes // 2)
     inside = pc.invert(pc.match_substring_regex(table.column("path"), "^/|:"))
     apart = pc.is_null(table.column("clustering_provider"))
-    chosen = table.filter(pc.and_(pc.and_(small, inside), apart))
-    oldest = chosen.take(pc.sort_indices(chosen, [("time", "ascending")])[:_MOST_FILES])
-    left = dict(zip(oldest.column("path").to_pylist(), _bytes_left(oldest).to_pylist(), strict=True))
+    mask = pc.and_(pc.and_(small, inside), apart)
+    chosen = table.filter(mask)
+    order = pc.sort_indices(chosen, [("time", "ascending")])[:_MOST_FILES]
+    oldest = chosen.take(order)
+    left = dict(zip(oldest.column("path").to_pylist(), bytes_left.filter(mask).take(order).to_pylist(), strict=True))
     groups: list[Sequence[Add]] = []
     budget = most_bytes
     partitions: dict[tuple[tuple[str, str | None], ...], list[Add]] = {}
@@ -223,15 +230,6 @@ def file_groups(state: Snapshot, file_bytes: int, most_bytes: int) -> list[Seque
                 groups.append(group)
                 budget -= size
     return groups
-
-
-def _bytes_left(files: pa.Table) -> pa.ChunkedArray:
-    """The bytes of the rows of each file that are not deleted, about; all bytes if the number of rows is not known."""
-    rows = pc.struct_field(pc.extract_regex(files.column("stats"), _ROWS), "rows").cast(pa.float64())
-    deleted = pc.struct_field(files.column("deletion_vector"), "cardinality").cast(pa.float64())
-    share = pc.subtract(1.0, pc.divide(deleted, pc.max_element_wise(rows, 1.0, skip_nulls=False)))
-    size = files.column("size")
-    return pc.multiply(size.cast(pa.float64(), safe=False), pc.fill_null(share, 1.0))
 
 
 _ROWS = r'"numRecords":\s*(?P<rows>[0-9]{1,15})\b'

@@ -51,8 +51,14 @@ def properties(app_id: str, table_id: str, mode: Mode) -> Mapping[str, str]:
     return {CHANGELOG: app_id, SOURCE: table_id, **named, **mode.properties}
 
 
-def stored_position(state: TxnState, app_id: str, mode: str = CHANGELOG_MODE.name, role: str = "") -> Stored:
-    """The stored state of the changelog in a target, or of a backfill of it, which has a role.
+def stored_position(state: TxnState, app_id: str, mode: str = CHANGELOG_MODE.name, place: str = "") -> Stored:
+    """The stored state of the changelog in a target, or of a backfill of it.
+
+    Args:
+        state: of the target.
+        app_id: of the changelog.
+        mode: of the target.
+        place: the beginning of the transaction identifiers of a backfill; empty: the daemon's.
 
     Raises:
         SinkError: the table is not the target of this changelog.
@@ -66,7 +72,7 @@ def stored_position(state: TxnState, app_id: str, mode: str = CHANGELOG_MODE.nam
             f"the target was created with `sink.mode: {other:.100}`, and not with `{mode}`",
             hint=f"Restore the setting `mode: {other:.100}`, or choose another `sink.path` or `topic`",
         )
-    place = in_role(app_id, role)
+    place = place or app_id
     owner = state.txns.get(f"{place}/owner")
     numbers = [state.txns.get(position_txn(place, field)) for field in _FIELDS]
     present = [each.version for each in numbers if each is not None]
@@ -76,11 +82,6 @@ def stored_position(state: TxnState, app_id: str, mode: str = CHANGELOG_MODE.nam
     table_id = state.metadata.configuration.get(SOURCE, "")
     position = Position(table_id, version, part, "snapshot" if snapshot else "stream", ordinal, digest_of(halves))
     return Stored(position, None if owner is None else owner.version)
-
-
-def in_role(app_id: str, role: str) -> str:
-    """The beginning of the transaction identifiers of a role; the daemon has none."""
-    return f"{app_id}/{role}" if role else app_id
 
 
 def stored_range(state: TxnState, role: str) -> Mapping[str, str | int]:

@@ -43,7 +43,7 @@ class StoredFiles:
     _open: DataFiles | None = field(default=None, init=False)
     _rows: list[pa.RecordBatch] = field(default_factory=list, init=False)
     _bytes: int = field(default=0, init=False)
-    _storing: asyncio.Task[None] | None = field(default=None, init=False)
+    _storing: tuple[NewFile, asyncio.Task[None]] | None = field(default=None, init=False)
 
     async def start(self, files: DataFiles) -> None:
         """Store what is open, and write the next rows into these files."""
@@ -56,37 +56,33 @@ class StoredFiles:
         self._rows.append(batch)
         self._bytes += batch.nbytes
         if self._bytes >= _HANDOVER_BYTES:
-            await self._put(self._write_files(self._open))
+            await self._put(self._open)
 
     async def end(self) -> None:
         """Store the files that are open."""
         if self._open is not None:
             files, self._open = self._open, None
-            await self._put(chain(self._write_files(files), files.finish()))
+            await self._put(files, last=True)
             await self._await_store()
 
     async def forget(self) -> None:
         """Forget the rows that are not stored."""
         self._open, self._rows = None, []
         if self._storing is not None:
-            self._storing.cancel()
-            await asyncio.gather(self._storing, return_exceptions=True)
+            _, storing = self._storing
+            storing.cancel()
+            await asyncio.gather(storing, return_exceptions=True)
 
-    def _write_files(self, files: DataFiles) -> Iterator[tuple[NewFile, pa.Buffer]]:
+    async def _put(self, files: DataFiles, *, last: bool = False) -> None:
         rows, self._rows, self._bytes = self._rows, [], 0
-        return chain.from_iterable(map(files.write, rows))
-
-    async def _put(self, files: Iterator[tuple[NewFile, pa.Buffer]]) -> None:
-        async for file, data in fetch_in_thread(files, self.target.uri):
+        complete = chain.from_iterable(map(files.write, rows))
+        async for file, data in fetch_in_thread(chain(complete, files.finish() if last else ()), self.target.uri):
             await self._await_store()
-            self._storing = asyncio.create_task(self._store(file, data))
+            self._storing = file, asyncio.create_task(self.target.put(file.path, data))
 
     async def _await_store(self) -> None:
         """Wait until the file before is stored: one at a time, because it is in memory."""
         if self._storing is not None:
-            storing, self._storing = self._storing, None
+            (file, storing), self._storing = self._storing, None
             await storing
-
-    async def _store(self, file: NewFile, data: pa.Buffer) -> None:
-        await self.target.put(file.path, data)
-        self.done.append(file)
+            self.done.append(file)

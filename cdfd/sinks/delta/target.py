@@ -31,7 +31,6 @@ from cdfd.sinks.delta.columns import (
     columns_of,
     columns_of_extended,
     columns_of_new,
-    columns_of_replaced,
 )
 from cdfd.sinks.delta.housekeeping import Upkeep, keep_house
 from cdfd.sinks.delta.log_actions import evolution, protocol_features
@@ -39,7 +38,6 @@ from cdfd.sinks.delta.modes import CHANGELOG_MODE, Mode
 from cdfd.sinks.delta.positions import (
     Stored,
     control_properties,
-    in_role,
     owner_action,
     position_actions,
     position_txn,
@@ -99,7 +97,8 @@ class Target:
         self.uri = storage.uri
         self._app_id = app_id
         self._role = role
-        self._place = in_role(app_id, role)
+        # The beginning of the transaction identifiers.
+        self._place = f"{app_id}/{role}" if role else app_id
         self._moved: Mapping[str, str | int] | None = None
         self._layout = layout
         self.on_missing_column = layout.on_missing_column
@@ -225,7 +224,9 @@ class Target:
                 return columns_of_new(rows, self._layout.partition_by, follow=self.follows)
             # A table has no rows if it has no columns of a source yet.
             if replaces or {child.name for child in table.struct} <= {child.name for child in CHANGELOG_MODE.columns}:
-                return columns_of_replaced(table, rows, self._layout.partition_by)
+                # A mapping stays, and no id is used twice.
+                columns = columns_of_new(rows, self._layout.partition_by, follow=False)
+                return replace(table, struct=columns.struct, partition_by=columns.partition_by).completed()
             return columns_of_extended(table, rows, self.on_missing_column)
         except CdfdError as error:
             raise error.within(table=self.uri) from None
@@ -298,7 +299,7 @@ class Target:
         return stored
 
     def _stored_state(self, state: TxnState) -> Stored:
-        return stored_position(state, self._app_id, self._layout.mode.name, self._role)
+        return stored_position(state, self._app_id, self._layout.mode.name, self._place)
 
     def _proposal(
         self,

@@ -237,7 +237,7 @@ class MirrorDelivery(Adopting):
             vectors = await asyncio.to_thread(removal.vectors)
             if vectors.data:
                 await target.put(vectors.path, vectors.data)
-            mirror.table.note(writer.written.keys, vectors.rows)
+            mirror.table.written, mirror.table.vectors = writer.written.keys, vectors.rows
             try:
                 await self._commit_at(version, following, writer.written, vectors.emptied, vectors.changed)
             except MovedError:

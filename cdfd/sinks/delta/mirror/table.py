@@ -58,8 +58,10 @@ class MirrorTable:
         self._log = DeltaLog(target.storage)
         self._files = TableFiles(target.storage, no_other_root)
         self._schema: TableSchema | None = None
-        self._written: dict[str, Hashes] = {}
-        self._vectors: dict[str, RowSet] = {}
+        self.written: Mapping[str, Hashes] = {}
+        """The hashes of the keys of files that the next version may have, by path."""
+        self.vectors: Mapping[str, RowSet] = {}
+        """The rows of deletion vectors that the next version may have, by their ids."""
         self.live = LiveFiles()
         """The live files, once the rows are known."""
         self.index: KeyIndex | None = None
@@ -100,8 +102,7 @@ class MirrorTable:
             if self.version is None:
                 await self._check_since_ours(state.version)
                 self.version = state.version
-            self._written.clear()
-            self._vectors.clear()
+            self.written, self.vectors = {}, {}
             return self.version
 
     async def load(self, columns: Columns) -> None:
@@ -137,10 +138,6 @@ class MirrorTable:
             self.index.close()
         self.live, self.index, self.version = LiveFiles(), None, None
 
-    def note(self, files: Mapping[str, Hashes], vectors: Mapping[str, RowSet]) -> None:
-        """The keys of files, and the rows of deletion vectors by their ids, that the next version may have."""
-        self._written, self._vectors = dict(files), dict(vectors)
-
     def hashes(self, rows: pa.RecordBatch | pa.Table) -> Hashes:
         """The hash of each row's key. The rows have the types of the table."""
         assert self._schema is not None
@@ -159,7 +156,7 @@ class MirrorTable:
         return pa.Table.from_batches([batch.drop_columns([CHANGE_TYPE]) for batch in batches], schema.arrow)
 
     async def _append(self, add: Add, index: KeyIndex) -> None:
-        keys = self._written.get(add.path)
+        keys = self.written.get(add.path)
         if keys is None:
             keys = await asyncio.to_thread(self.read_keys, add, self._files)
         deleted = await self._rows_of(add.deletion_vector, len(keys))
@@ -169,7 +166,7 @@ class MirrorTable:
     async def _rows_of(self, vector: DeletionVectorDescriptor | None, rows: int) -> RowSet | None:
         if vector is None:
             return None
-        cached = self._vectors.get(vector.unique_id)
+        cached = self.vectors.get(vector.unique_id)
         return cached if cached is not None else await asyncio.to_thread(self._files.vector_rows, vector, rows)
 
     def read_keys(self, add: Add, files: TableFiles) -> Hashes:
