@@ -70,13 +70,6 @@ class ChangePlan:
         # Row ids are read first, and alone.
         return refinement.sources if refinement.tracking is None else ()
 
-    @property
-    def passes_rows(self) -> bool:
-        """Whether its scans pass rows to each other: those of a refined version, and the phases of several change data files."""
-        if self.refinement is not None or self.cross_partition:
-            return True
-        return self.origin == "cdc" and any(scan.image_phase in ("early", "late") for scan in self.scans)
-
     def ordinal_of(self, part: int, following: int) -> int:
         """The ordinal of a position at scan number `part`; `following` is one more than that of the last row before it.
 

@@ -178,17 +178,27 @@ class Execution:
         if remote:
             plans = _prefetch_plans(plans, first_part, self.files, self.whole)
         joins = has_ability(self.files.storage.__class__, WholeFiles) and self.rows.shape.where is None
-        planned = zip(plans, chain((first_part,), repeat(0)), strict=False)
-        for by_file, run in groupby(planned, lambda each: not each[0].passes_rows):
-            if not by_file:
-                for plan, part in run:
+        planned = (
+            (
+                plan,
+                part,
+                # Scans of a refined version pass rows to each other, and so do the phases of several change data files.
+                plan.refinement is not None
+                or bool(plan.cross_partition)
+                or (plan.origin == "cdc" and any(scan.image_phase in ("early", "late") for scan in plan.scans)),
+            )
+            for plan, part in zip(plans, chain((first_part,), repeat(0)), strict=False)
+        )
+        for passes_rows, run in groupby(planned, lambda each: each[2]):
+            if passes_rows:
+                for plan, part, _ in run:
                     left = plan.scans[part:]
                     yield from self._tasks_of(plan, left) if shared is None else self._as_one(plan, left, shared)
                 continue
             reader = self._reader
             scans = (
                 PlannedScan(plan, scan)
-                for plan, part in run
+                for plan, part, _ in run
                 for scan in (
                     _prefetch_scans(plan, plan.scans[part:], self.files, self.whole) if remote else plan.scans[part:]
                 )
