@@ -85,7 +85,8 @@ class FsspecStorage:
     async def folders(self, folder: str = "") -> Sequence[str]:
         """Names of folders; see `FolderListing`."""
         check_prefix(folder)
-        return await self._run("list", folder, lambda: self._folders(folder), checked=True)
+        entries = await self._run("list", folder, lambda: self._entries(folder), checked=True)
+        return sorted({info["name"].rstrip("/").rpartition("/")[2] for info in entries if info["type"] == "directory"})
 
     async def put_if_absent(self, path: str, data: bytes) -> None:
         """Create an object; see the port. The first one verifies that the store supports this.
@@ -166,25 +167,19 @@ class FsspecStorage:
         return _as_stat(path, info)
 
     def _list(self, folder: str) -> dict[str, Stat]:
-        key = f"{self._root}/{folder}".rstrip("/")
-        try:
-            entries = self._current().ls(key, detail=True)
-        except _ABSENT:
-            return {}
         stats = {}
-        for info in entries:
+        for info in self._entries(folder):
             name = info["name"].rstrip("/").rpartition("/")[2]
             if info["type"] == "file" and self._key(f"{folder}{name}") == info["name"] and not is_temporary(name):
                 stats[f"{folder}{name}"] = _as_stat(f"{folder}{name}", info)
         return stats
 
-    def _folders(self, folder: str) -> Sequence[str]:
+    def _entries(self, folder: str) -> Sequence[Mapping[str, Any]]:
         try:
-            entries = self._current().ls(f"{self._root}/{folder}".rstrip("/"), detail=True)
+            entries: Sequence[Mapping[str, Any]] = self._current().ls(f"{self._root}/{folder}".rstrip("/"), detail=True)
         except _ABSENT:
             return ()
-        names = {info["name"].rstrip("/").rpartition("/")[2] for info in entries if info["type"] == "directory"}
-        return sorted(names)
+        return entries
 
     def _create(self, path: str, data: bytes) -> None:
         if self._local:

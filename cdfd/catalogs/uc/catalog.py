@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 from cdfd.catalogs.base import CatalogTable, Credential, RatifiedCommit, unreadable
 from cdfd.catalogs.uc import answers
@@ -54,7 +54,9 @@ class UnityCatalog:
     @property
     def trusted_locations(self) -> bool:
         """Whether the catalog is on this machine, too, or the user trusts it."""
-        return self._options.is_local if self._options.local_locations is None else self._options.local_locations
+        if self._options.local_locations is None:
+            return urlsplit(self._options.endpoint).hostname in ("localhost", "127.0.0.1", "::1")
+        return self._options.local_locations
 
     def parts(self, name: str) -> tuple[str, ...]:
         """`catalog.schema.table`, or `catalog.schema`; see the port."""

@@ -52,11 +52,6 @@ class UnityOptions:
         """The catalog as errors name it: its host and port."""
         return urlsplit(self.endpoint).netloc
 
-    @property
-    def is_local(self) -> bool:
-        """Whether the catalog is on this machine."""
-        return urlsplit(self.endpoint).hostname in ("localhost", "127.0.0.1", "::1")
-
 
 _NAMES = frozenset(UnityOptions.__dataclass_fields__) - {"store"}
 _STORES = ("s3", "gs", "az")
