@@ -13,7 +13,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppres
 from dataclasses import dataclass, field
 
 from cdfd.errors import StorageError
-from cdfd.log.watch import Backoff, is_log_entry
+from cdfd.log.watch import Backoff, Watch, is_log_entry
 from cdfd.runtime.clock import Clock
 from cdfd.storage.queues.base import Message, ObjectCreated, Queue
 
@@ -106,7 +106,7 @@ class Notifications:
 
 
 @dataclass(eq=False)
-class NotifiedWatch:
+class NotifiedWatch(Watch):
     """Wakes when a notification announces a new entry of a table's log. Created by `Notifications.watch`."""
 
     source: Notifications

@@ -10,9 +10,10 @@ import asyncio
 import errno
 import logging
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol, Self
+from typing import Self
 
 from cdfd.runtime.clock import Clock
 from cdfd.runtime.file_events import FileEvents, Subscription
@@ -20,16 +21,17 @@ from cdfd.runtime.file_events import FileEvents, Subscription
 logger = logging.getLogger("cdfd.tail")
 
 
-class Watch(Protocol):
-    """Waits for changes in one place. For one waiter."""
+class Watch(ABC):
+    """Waits for changes in one place. For one waiter. A watch with nothing to learn or to stop leaves out the other methods."""
 
+    @abstractmethod
     async def wait(self, timeout: float) -> None:
         """Return when something may have changed since the last `wait`, or after `timeout` seconds."""
 
-    def arrived(self) -> None:
+    def arrived(self) -> None:  # noqa: B027 # nothing to learn
         """The change that the last `wait` was for has come."""
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 # nothing to stop
         """Stop watching."""
 
 
@@ -57,7 +59,7 @@ class Backoff:
 
 
 @dataclass(eq=False)
-class PollWatch:
+class PollWatch(Watch):
     """Without events: every wait lasts its timeout. For object stores."""
 
     clock: Clock
@@ -65,12 +67,6 @@ class PollWatch:
     async def wait(self, timeout: float) -> None:
         """Sleep."""
         await self.clock.sleep(timeout)
-
-    def arrived(self) -> None:
-        """Nothing to learn."""
-
-    def close(self) -> None:
-        """Nothing to stop."""
 
 
 LONGEST_POLL = 1.0
@@ -99,7 +95,7 @@ class SharedTip:
         )
 
 
-class SharedWatch:
+class SharedWatch(Watch):
     """The watch of one reader of a `SharedTip`. While another one waits for events and polls, this one only waits for its news.
 
     A reader that fails, or that delivers for long, does not wait. So another one that misses its news for a poll interval takes its place.
@@ -176,7 +172,7 @@ def is_log_entry(name: str) -> bool:
     return name.endswith(".json") and not name.startswith(".")
 
 
-class DirectoryWatch:
+class DirectoryWatch(Watch):
     """Wakes when a file of interest appears in a local folder.
 
     The folder need not exist. Until it does, the nearest existing folder above it is watched. A folder that is removed, moved or replaced is
@@ -211,9 +207,6 @@ class DirectoryWatch:
         await self._clock.wait(self._changed, timeout)
         # The caller polls after this line, so it sees every change whose event came before it.
         self._changed.clear()
-
-    def arrived(self) -> None:
-        """Nothing to learn."""
 
     def close(self) -> None:
         """Stop watching."""
