@@ -96,7 +96,6 @@ async def _show(servers: str, place: Place) -> None:
 
 @contextmanager
 def _daemon(config: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """`cdfd run` as a subprocess."""
     command = [sys.executable, "-m", "cdfd", "--log-level", "warning", "run", "-c", str(config)]
     process = subprocess.Popen(command)
     try:

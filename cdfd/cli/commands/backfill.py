@@ -9,8 +9,7 @@ import contextlib
 import logging
 import re
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -160,7 +159,19 @@ class Backfill:
             table_id = (await self._opened.log.header()).metadata.id
             embedded = self._request.engine == "embedded"
             running = contextlib.nullcontext(EmbeddedEngine(Admission(1))) if embedded else spark_engine(self._config)
-            async with running as engine, self._sink_at(job, table_id) as (sink, position):
+            # Opening the sink fences other processes.
+            async with running as engine, self._sinks.open_for_backfill(self._table, self._request.role) as sink:
+                current, request = sink.backfill, self._request
+                if current is not None and (request.restart or Job.stored(current) != job):
+                    current = None
+                if current is not None and request.id is None and job.ended(current.position):
+                    current = None
+                if current is None:
+                    position = job.begin(table_id)
+                    sink.move_to(position, job.record())
+                else:
+                    position = self._resumed = current.position
+                    logger.info("resuming at %s", _position_text(position), extra={"table": self._opened.uri})
                 await tailer.resume(position)
                 report = ProgressLine(logger, "published", self._opened.uri, terminal=is_watched(), clock=self._clock)
                 with contextlib.closing(report):
@@ -228,23 +239,6 @@ class Backfill:
         await check_range(log, first, last)
         return Job(first, last, request.snapshot, request.start or "", request.until or "")
 
-    @asynccontextmanager
-    async def _sink_at(self, job: Job, table_id: str) -> AsyncIterator[tuple[Sink, Position]]:
-        """The sink, and its position in the backfill. Opening it has fenced other processes."""
-        async with self._sinks.open_for_backfill(self._table, self._request.role) as sink:
-            current, request = sink.backfill, self._request
-            if current is not None and (request.restart or Job.stored(current) != job):
-                current = None
-            if current is not None and request.id is None and job.ended(current.position):
-                current = None
-            if current is None:
-                position = job.begin(table_id)
-                sink.move_to(position, job.record())
-            else:
-                position = self._resumed = current.position
-                logger.info("resuming at %s", _position_text(position), extra={"table": self._opened.uri})
-            yield sink, position
-
     def _deliverer(self, sink: Sink, engine: Engine, report: ProgressLine) -> Deliverer:
         large = None
         if self._sinks.takes_parts:
@@ -293,6 +287,5 @@ class Backfill:
 
 
 def _position_text(position: Position) -> str:
-    """A position as text for people."""
     files = f", {position.part} files delivered" if position.part else ""
     return f"{'the rows of ' if position.phase == 'snapshot' else ''}version {position.version}{files}"

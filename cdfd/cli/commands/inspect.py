@@ -29,7 +29,6 @@ def report(uri: str, version: Start | None = None, *, as_json: bool = False, **a
 
 
 async def _gather(table: Table, version: Start | None) -> dict[str, Any]:
-    """The facts, as JSON values."""
     wanted = None if version is None else await state_version(table.log, version)
     header = await table.log.partial_header(wanted, state_only=True)
     protocol, metadata = header.protocol, header.metadata

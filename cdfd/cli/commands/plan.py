@@ -65,7 +65,10 @@ def run(path: Path, request: Request, *, as_json: bool = False) -> tuple[str, in
     reports = {config.sink_name: _report(config, request, charged) for config in chosen}
     code = int(any(report.problems for report in reports.values()))
     if as_json:
-        documents = {name: report.document() for name, report in reports.items()}
+        documents = {
+            name: asdict(report.needs) | {"assumptions": report.assumptions, "not_read": report.problems}
+            for name, report in reports.items()
+        }
         document = documents[""] if list(documents) == [""] else {"sinks": documents}
         return json_of(document, indent=2) + "\n", code
     return "\n".join(
@@ -88,10 +91,6 @@ class Report:
     setup: Setup
     assumptions: Mapping[str, Any]
     problems: Sequence[str]
-
-    def document(self) -> dict[str, Any]:
-        """The report as JSON values."""
-        return asdict(self.needs) | {"assumptions": self.assumptions, "not_read": self.problems}
 
     def lines(self) -> Iterator[str]:
         """The report for people."""
