@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 from cdfd.config.discovery import Discovery
 from cdfd.config.problems import Path, quoted
-from cdfd.config.sections import Controls, Heartbeat
-from cdfd.config.sinks import SinkSettings
 from cdfd.config.table import Table
 
 RESERVED = "_cdfd_"
@@ -34,20 +32,6 @@ class OwnTopics:
     notifications: str
     others: Mapping[str, str]
     dead_letter_suffix: str | None
-
-    @classmethod
-    def of(cls, pipeline: str, sink: SinkSettings, heartbeat: Heartbeat, controls: Controls) -> OwnTopics:
-        """The topics of the daemon with these settings."""
-        notifications = f"{sink.topic_prefix or pipeline}.notifications"
-        asked = {notifications: "controls.notifications"} if controls.notifications else {}
-        return cls(
-            exist=sink.has_topics,
-            heartbeats=heartbeat.topic or f"{HEARTBEATS}.{pipeline}",
-            has_heartbeats=heartbeat.interval is not None,
-            notifications=notifications,
-            others={**sink.side_topics(pipeline), **asked},
-            dead_letter_suffix=sink.dead_letter_suffix,
-        )
 
     def refusal(self, topic: str, others: Collection[str]) -> str | None:
         """Why a table cannot have a topic; None if it can.

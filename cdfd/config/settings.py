@@ -39,7 +39,7 @@ from cdfd.config.fields import (
     either,
     registry_name,
 )
-from cdfd.config.own_topics import OwnTopics
+from cdfd.config.own_topics import HEARTBEATS, OwnTopics
 from cdfd.config.problems import Conflicts, Path, quoted, refuse
 from cdfd.config.sections import (
     CatchUp,
@@ -258,7 +258,16 @@ class Settings(Section):
     @property
     def own_topics(self) -> OwnTopics:
         """The topics of the daemon itself."""
-        return OwnTopics.of(self.pipeline, self.sink, self.heartbeat, self.controls)
+        notifications = f"{self.sink.topic_prefix or self.pipeline}.notifications"
+        asked = {notifications: "controls.notifications"} if self.controls.notifications else {}
+        return OwnTopics(
+            exist=self.sink.has_topics,
+            heartbeats=self.heartbeat.topic or f"{HEARTBEATS}.{self.pipeline}",
+            has_heartbeats=self.heartbeat.interval is not None,
+            notifications=notifications,
+            others={**self.sink.side_topics(self.pipeline), **asked},
+            dead_letter_suffix=self.sink.dead_letter_suffix,
+        )
 
     @property
     def by_sink(self) -> Mapping[str, Settings]:

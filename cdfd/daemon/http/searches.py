@@ -25,10 +25,6 @@ class Search:
     errors: int = 0
     error: str | None = None
 
-    def note_tables(self, now_ms: int, tables: int) -> None:
-        """A search was complete."""
-        self.tables, self.searched_ms, self.error = tables, now_ms, None
-
 
 @dataclass(slots=True)
 class Searches:

@@ -114,7 +114,7 @@ class Searching:
         status = self.searches.by_pattern[discovery.discover]
         search, before = self._searched.pop(discovery, (self.shared.of(self.members.config, discovery), None))
         if before is not None:
-            status.note_tables(self.clock.now_ms(), len(before))
+            status.tables, status.searched_ms, status.error = len(before), self.clock.now_ms(), None
         root, interval = discovery.pattern.root, discovery.interval
         storage = open_storage(root, self.members.config.options(root))
         watch: Watch = PollWatch(self.clock)
@@ -146,7 +146,7 @@ class Searching:
                         "the table %s has vanished; it is not delivered any more", gone, extra={"table": gone}
                     )
                 status.vanished = status.vanished.union(vanished) - {uri(steps) for steps in tables}
-                status.note_tables(self.clock.now_ms(), len(tables))
+                status.tables, status.searched_ms, status.error = len(tables), self.clock.now_ms(), None
                 before = tables
                 # A change that has begun is completed, also where the pattern is removed meanwhile.
                 await asyncio.shield(self.members.note_folders({discovery: folders}))
