@@ -47,40 +47,30 @@ def run(where: str | None) -> None:
     Raises:
         CdfdError: the delivered changes do not add up to the table, or something failed.
     """
-    with place_of(where) as place:
-        asyncio.run(_show(place))
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """The location of a demo's output.
-
-    Attributes:
-        lake: location of tables: a path or a URI.
-        folder: folder of everything else.
-    """
-
-    lake: str
-    folder: Path
+    with place_of(where) as (lake, folder):
+        asyncio.run(_show(lake, folder))
 
 
 @contextlib.contextmanager
-def place_of(where: str | None) -> Iterator[Place]:
-    """A folder, created if missing, or a URI. None: a temporary folder, removed at the end of the block."""
+def place_of(where: str | None) -> Iterator[tuple[str, Path]]:
+    """The location of tables, a path or a URI, and the folder of everything else.
+
+    A folder is created if it is missing. None: a temporary folder, removed at the end of the block.
+    """
     if where is not None and "://" not in where:
         Path(where).mkdir(parents=True, exist_ok=True)
-        yield Place(where, Path(where))
+        yield where, Path(where)
         return
     with tempfile.TemporaryDirectory(prefix="cdfd-demo-") as temporary:
-        yield Place(temporary if where is None else where.rstrip("/"), Path(temporary))
+        yield temporary if where is None else where.rstrip("/"), Path(temporary)
 
 
-async def _show(place: Place) -> None:
-    table = Table.open(f"{place.lake}/orders")
+async def _show(lake: str, folder: Path) -> None:
+    table = Table.open(f"{lake}/orders")
     writer = await create_table(table)
-    say(f"A Delta table at {table.uri}, a daemon that delivers its changes to {place.folder / 'changes'}\n")
+    say(f"A Delta table at {table.uri}, a daemon that delivers its changes to {folder / 'changes'}\n")
     stop = asyncio.Event()
-    files = await FilesSink.open(place.folder / "changes", JsonLines())
+    files = await FilesSink.open(folder / "changes", JsonLines())
     sink, began = ShowingSink(files), dict[int, float]()
     with table.tailer(interval=POLL_SECONDS, max_interval=MAX_POLL_SECONDS) as tailer:
         feed = Feed(table, sink, Execution(table.files), tailer, Policies(start="earliest"), stop)

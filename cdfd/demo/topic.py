@@ -21,7 +21,7 @@ from kafka import KafkaConsumer, TopicPartition
 from kafka.errors import KafkaError
 
 from cdfd.api import changes
-from cdfd.demo.show import PATIENCE_SECONDS, SHOWN, Place, create_table, place_of, say, steps, sync_note
+from cdfd.demo.show import PATIENCE_SECONDS, SHOWN, create_table, place_of, say, steps, sync_note
 from cdfd.demo.writer import TableWriter
 from cdfd.errors import SinkError
 from cdfd.log.table import Table
@@ -51,17 +51,17 @@ def run(servers: str, where: str | None) -> None:
     Raises:
         CdfdError: the delivered changes do not add up to the table, or something failed.
     """
-    with place_of(where) as place:
-        asyncio.run(_show(servers, place))
+    with place_of(where) as (lake, folder):
+        asyncio.run(_show(servers, lake, folder))
 
 
-async def _show(servers: str, place: Place) -> None:
-    table = Table.open(f"{place.lake}/orders")
+async def _show(servers: str, lake: str, folder: Path) -> None:
+    table = Table.open(f"{lake}/orders")
     writer = await create_table(table)
     name = f"demo-{uuid.uuid4().hex[:6]}"
     topic = f"{name}.orders"
-    config = place.folder / "shop.yaml"
-    ledger = f"{place.lake}/ledger" if table.log.storage.remote else str(place.folder.resolve() / "ledger")
+    config = folder / "shop.yaml"
+    ledger = f"{lake}/ledger" if table.log.storage.remote else str(folder.resolve() / "ledger")
     told = {
         "name": name,
         "table": json.dumps(table.uri),
