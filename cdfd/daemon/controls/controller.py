@@ -40,6 +40,7 @@ class Controller:
         clock: the source of time.
 
     Attributes:
+        recent: the newest notifications, the oldest first, as JSON values.
         listeners: called with the document of every notification. They must not block or raise.
     """
 
@@ -48,7 +49,7 @@ class Controller:
         self._clock = clock
         self.tables: dict[str, Mailbox] = {}
         self._ids: OrderedDict[tuple[str, str | None], None] = OrderedDict()
-        self._recent: deque[dict[str, Any]] = deque(maxlen=KEPT)
+        self.recent: deque[dict[str, Any]] = deque(maxlen=KEPT)
         self.listeners: list[Listener] = []
         for name in tables:
             self.add(name)
@@ -63,10 +64,6 @@ class Controller:
         error = Refused("unknown", "the table is no longer in the configuration")
         while mailbox is not None and (request := mailbox.first) is not None:
             mailbox.settle(refusal(error, request.id, request.action, request.table))
-
-    def recent(self) -> list[dict[str, Any]]:
-        """The newest notifications, the oldest first, as JSON values."""
-        return list(self._recent)
 
     async def submit(self, request: Request, timeout: float | None = None) -> Notification:
         """Carry out a request; the answer. It is also logged and sent to all listeners.
@@ -119,7 +116,7 @@ class Controller:
     def notify(self, notification: Notification) -> None:
         """Log a notification, keep it for `/status`, and send it to all listeners."""
         document = self.document(notification)
-        self._recent.append(document)
+        self.recent.append(document)
         level = logging.WARNING if notification.type in ("REFUSED", "ABORTED") else logging.INFO
         extra: dict[str, Any] = {"request": notification.id, "type": notification.type}
         if notification.table is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal
 
@@ -38,7 +38,7 @@ class Status:
     Attributes:
         config: the current settings.
         election: of the pipeline; None if this process delivers without one.
-        notifications: returns the newest notifications.
+        notifications: the newest ones, which the controller adds to.
         searches: the searches for tables, and the configuration file.
         exemplars: whether the metrics may have exemplars.
         poll_budget: of tables in stores without events.
@@ -61,7 +61,7 @@ class Status:
 
         self.exemplars = False
         self.poll_budget = PollBudget(config.poll.max_requests_per_hour, config.poll.max_interval)
-        self.notifications: Callable[[], Sequence[Mapping[str, Any]]] = tuple
+        self.notifications: Collection[Mapping[str, Any]] = ()
         several, at_work = bool(config.sinks), whole is not None and bool(whole.tables()) and not whole.not_ready()
         own = Metrics(__version__, native=native.built, sinks=several) if whole is None else whole._metrics
         self._metrics: Metrics = own
@@ -177,7 +177,7 @@ class Status:
             "ready": not self.not_ready(),
             "role": self.role,
             "leader": self.leader,
-            "notifications": list(self.notifications()),
+            "notifications": list(self.notifications),
             "shard": None if self._shard is None else str(self._shard),
             "polling": self.poll_budget.document(self._clock.monotonic()),
             "tables": {table.name: table.document() for table in self.tables()},

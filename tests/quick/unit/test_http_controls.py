@@ -154,7 +154,7 @@ async def test_refusals_are_notified(path: str, body: Any, code: int, message: s
         assert actual == code
         assert answer["type"] == "REFUSED"
         assert message in answer["additional_data"]["message"]
-        assert client.controller.recent() == [answer]
+        assert list(client.controller.recent) == [answer]
 
 
 async def test_an_id_is_carried_out_once() -> None:
@@ -174,7 +174,7 @@ async def test_requests_of_a_table_that_does_not_answer_are_bounded(monkeypatch:
         code, answer = await client.post("/tables/customers/pause")
         assert (code, answer["additional_data"]["reason"]) == (429, "busy")
         client.controller.remove("customers")
-        assert {each["type"] for each in client.controller.recent()} == {"REFUSED"}
+        assert {each["type"] for each in client.controller.recent} == {"REFUSED"}
 
 
 @pytest.mark.parametrize("token", [None, "", "wrong", TOKEN + "x", TOKEN[:-1], "é"])
@@ -190,7 +190,7 @@ async def test_a_flood_without_the_token_is_notified_once_in_a_while() -> None:
     async with serving() as client:
         for _ in range(20):
             assert (await client.post("/tables/orders/pause", None, "wrong"))[0] == 401
-        assert len(client.controller.recent()) == 1
+        assert len(client.controller.recent) == 1
 
 
 async def test_controls_are_off_without_a_token() -> None:
@@ -205,7 +205,7 @@ async def test_no_action_by_another_method(method: str) -> None:
     async with serving() as client:
         for path in ("/tables/orders/pause", "/log-level", "/tables/orders/snapshot/stop"):
             assert (await client.post(path, None, method=method))[0] == 405
-        assert client.controller.recent() == []
+        assert list(client.controller.recent) == []
 
 
 async def test_unknown_action_is_not_found() -> None:

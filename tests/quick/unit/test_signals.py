@@ -104,7 +104,7 @@ def test_a_record_is_done_after_all_before_it() -> None:
             await clock.wait_for_sleepers()
             clock.advance(1)
             await asyncio.sleep(0.01)
-        assert sorted(each["type"] for each in controller.recent()) == ["PAUSED", "PAUSED", "REFUSED"]
+        assert sorted(each["type"] for each in controller.recent) == ["PAUSED", "PAUSED", "REFUSED"]
         reading.cancel()
         await asyncio.gather(reading, return_exceptions=True)
 
@@ -123,7 +123,7 @@ def test_a_shard_leaves_tables_of_others_to_them(shares: bool, types: list[str])
             await clock.wait_for_sleepers()
             clock.advance(1)
         assert log.finished == [0]
-        assert [each["type"] for each in controller.recent()] == types
+        assert [each["type"] for each in controller.recent] == types
         reading.cancel()
         await asyncio.gather(reading, return_exceptions=True)
 
