@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal
 
@@ -15,7 +16,6 @@ from cdfd.config.settings import Settings
 from cdfd.config.sinks import sink_address
 from cdfd.daemon.election.election import Election
 from cdfd.daemon.http.metrics import Metrics
-from cdfd.daemon.http.searches import Searches
 from cdfd.daemon.http.table_status import TableMonitor
 from cdfd.daemon.membership.shard import Shard
 from cdfd.escaping import shorten
@@ -23,6 +23,44 @@ from cdfd.log.pace import PollBudget
 from cdfd.runtime import native
 from cdfd.runtime.clock import Clock, SystemClock
 from cdfd.runtime.times import iso
+
+
+@dataclass(slots=True)
+class Search:
+    """The searches for the tables of one pattern.
+
+    Attributes:
+        tables: number of tables that the last search found.
+        vanished: the tables that have vanished since the start, by location; one that came back is not among them.
+        searched_ms: time of the last complete search, in milliseconds since the Unix epoch; None: none yet.
+        errors: number of failed searches in outages that count; see `cdfd.deliver.grace`.
+        error: the error of the last search; None: it was complete.
+    """
+
+    tables: int = 0
+    vanished: frozenset[str] = frozenset()
+    searched_ms: int | None = None
+    errors: int = 0
+    error: str | None = None
+
+
+@dataclass(slots=True)
+class Searches:
+    """All patterns of a daemon, and its configuration file.
+
+    Attributes:
+        by_pattern: the searches of each pattern, as it is in the file.
+        refused: errors of tables that were found and are not delivered.
+        reload_error: why the newest configuration file is not used; None: it is.
+        reloaded_ms: time of the last file that was used, after the start; None: none.
+        unapplied: settings of the newest file that need a restart.
+    """
+
+    by_pattern: dict[str, Search] = field(default_factory=dict)
+    refused: Sequence[str] = ()
+    reload_error: str | None = None
+    reloaded_ms: int | None = None
+    unapplied: Sequence[str] = ()
 
 
 class Status:
@@ -137,8 +175,13 @@ class Status:
         if self.role == "standby":
             ready = self.election is not None and self.election.warm
             return {} if ready else {"standby": "the lease has not been read yet, or cannot be read"}
-        tables = {table.name: why for table in self.tables() if (why := table.not_ready()) is not None}
-        return tables | {pattern: why for name, each in self._searches.items() for pattern, why in each.not_ready(name)}
+        reasons = {table.name: why for table in self.tables() if (why := table.not_ready()) is not None}
+        for sink, searches in self._searches.items():
+            for pattern, search in searches.by_pattern.items():
+                if search.searched_ms is None:
+                    why = "no search for tables is complete yet" if search.error is None else shorten(search.error)
+                    reasons[sink_address(pattern, sink)] = why
+        return reasons
 
     @property
     def role(self) -> Literal["alone", "leader", "standby"]:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from cdfd.config.fields import Section
 from cdfd.config.parser import load
-from cdfd.daemon.http.searches import Searches
+from cdfd.daemon.http.status import Searches
 from cdfd.daemon.membership.destinations import Destinations
 from cdfd.daemon.supervision.preflight import preflight
 from cdfd.deliver.grace import Outage

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from cdfd.config.discovery import Discovery
-from cdfd.daemon.http.searches import Search, Searches
+from cdfd.daemon.http.status import Search, Searches
 from cdfd.daemon.membership.discovery import Folders, FolderSearch, SharedSearches, Steps
 from cdfd.daemon.membership.members import Members
 from cdfd.deliver.grace import Outage

@@ -11,8 +11,7 @@ import pytest
 import yaml
 
 from cdfd.daemon.http.metrics import Metrics, Reading
-from cdfd.daemon.http.searches import Search, Searches
-from cdfd.daemon.http.status import daemon_families
+from cdfd.daemon.http.status import Search, Searches, daemon_families
 from cdfd.deliver.headroom import Headroom
 from cdfd.log.pace import PollBudget
 from tests.support.helm.chart import EXAMPLES, FOLDER, Chart, one

@@ -18,8 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from cdfd.cli import app
 from cdfd.daemon.http.metrics import Metrics, Reading
-from cdfd.daemon.http.searches import Search, Searches
-from cdfd.daemon.http.status import daemon_families
+from cdfd.daemon.http.status import Search, Searches, daemon_families
 from cdfd.deliver.headroom import KINDS, Headroom
 from cdfd.errors import CdfdError
 from cdfd.log.pace import PollBudget
