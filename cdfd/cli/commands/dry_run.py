@@ -73,9 +73,23 @@ async def _run(report: DryRun, config: Settings, table: settings.Table, sink: Co
     except NotATableError:
         if report.position is None:
             raise
-    report.following = await _start(report, config, source, policies, sink, ledger.uri)
-    with explain_gap() if report.position is not None else nullcontext():
-        report.warnings += await plan_first(source, policies, report.following)
+    report.following = position = await _start(report, config, source, policies, sink, ledger.uri)
+    # Plan the first delivery of a daemon there.
+    with explain_gap() if report.position is not None else nullcontext(), source.tailer() as tailer:
+        await tailer.resume(position)
+        stream = source.stream(policies.rows)
+        stream.continue_from(position)
+        if position.phase == "snapshot":
+            await stream.snapshot(position.version, tailer)
+            there = stream.header
+        else:
+            there = await stream.begin(tailer, position.version)
+        newest = await source.log.header()
+        if position.phase == "stream":
+            async with aclosing(stream.versions(tailer, position.version, newest.version)) as versions:
+                await anext(versions, None)
+    warnings = (check_fit(policies, header, newest) for header in (there or newest, newest))
+    report.warnings += dict.fromkeys(itertools.chain(*warnings))
 
 
 async def _start(
@@ -101,26 +115,3 @@ async def _start(
     if start.warning:
         report.warnings.append(start.reason)
     return start.position
-
-
-async def plan_first(table: Table, policies: Policies, position: Position) -> list[str]:
-    """Plan the first delivery of a daemon at a position; the warnings.
-
-    Raises:
-        CdfdError: as in `check_position`; or the configuration does not fit the table there or now; or the next version cannot be planned.
-    """
-    with table.tailer() as tailer:
-        await tailer.resume(position)
-        stream = table.stream(policies.rows)
-        stream.continue_from(position)
-        if position.phase == "snapshot":
-            await stream.snapshot(position.version, tailer)
-            there = stream.header
-        else:
-            there = await stream.begin(tailer, position.version)
-        newest = await table.log.header()
-        if position.phase == "stream":
-            async with aclosing(stream.versions(tailer, position.version, newest.version)) as versions:
-                await anext(versions, None)
-    warnings = (check_fit(policies, header, newest) for header in (there or newest, newest))
-    return list(dict.fromkeys(itertools.chain(*warnings)))
