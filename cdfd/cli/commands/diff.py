@@ -89,7 +89,11 @@ def run(request: Request) -> None:
             if not request.only_summary:
                 writer.write_rows([batch])
         if request.only_summary:
-            document = {"before": _about(before), "after": _about(after), **total, "equal": not any(total.values())}
+            states = {
+                name: {"table": state.table.uri, "version": state.plan.version}
+                for name, state in (("before", before), ("after", after))
+            }
+            document = {**states, **total, "equal": not any(total.values())}
             out.write(json.dumps(document).encode() + b"\n")
             out.flush()
     if not request.only_summary:
@@ -103,10 +107,6 @@ def run(request: Request) -> None:
                 f"{where} differ: {total['insert']} inserted, {total['update']} updated, {total['delete']} deleted"
             )
         print(summary, file=sys.stderr)  # noqa: T201 - a summary for people, beside the rows
-
-
-def _about(state: State) -> dict[str, object]:
-    return {"table": state.table.uri, "version": state.plan.version}
 
 
 @dataclass(frozen=True, slots=True)
