@@ -62,11 +62,6 @@ class Election:
         self._warned = self._used = False
         self._turn = asyncio.Lock()
 
-    @property
-    def warm(self) -> bool:
-        """Whether this process leads, or watches the lease and would take over."""
-        return self.candidate.leads or self.candidate.since is not None
-
     async def run(self, lead: Lead, stop: asyncio.Event) -> None:
         """Take part until `stop` is set, or until this process has led. The lease is released at the end, after the sinks are closed.
 

@@ -173,7 +173,8 @@ class Status:
     def not_ready(self) -> Mapping[str, str]:
         """The tables that are not ready, and the patterns without a search, and why. A standby is ready if it would take over."""
         if self.role == "standby":
-            ready = self.election is not None and self.election.warm
+            # It watches the lease from its first reading on, and not after one that failed.
+            ready = self.election is not None and self.election.candidate.since is not None
             return {} if ready else {"standby": "the lease has not been read yet, or cannot be read"}
         reasons = {table.name: why for table in self.tables() if (why := table.not_ready()) is not None}
         for sink, searches in self._searches.items():
