@@ -19,9 +19,8 @@ an empty one.
 A field keeps its number as long as the registry knows it: numbers are those of the subject's schemas, by column, and new
 fields get the next ones, which no field ever had. Without earlier schemas, fields are numbered in their order.
 
-Names that Protobuf does not allow get `_` for what is not a
-letter, digit or `_`;
-`json_name` has the name as it is, also for names that would be `camelCase` in Protobuf's JSON.
+Names that Protobuf does not allow get `_` for each character that is not a letter, digit or `_`; `json_name` has the name as it is, also for
+names that would be `camelCase` in Protobuf's JSON.
 """
 
 from __future__ import annotations
@@ -152,6 +151,8 @@ class ProtobufSchema:
     def _field(self, message: _Message, each: KindField, name: str, number: int, path: str, messages: set[str]) -> Slot:
         if "\0" in each.name:
             raise UnsupportedError("Protobuf has no name with a zero byte", hint=HINT)
+        if each.name.startswith("[") and each.name.endswith("]"):
+            raise UnsupportedError("Protobuf has no name between [ and ], which are for extensions in JSON", hint=HINT)
         options = f" [json_name = {json.dumps(each.name, ensure_ascii=False)}]" if _json_name(name) != each.name else ""
         label, type, slot = self._type(message, each.kind, name, number, path, messages)
         if not label and not (each.kind.type == "struct" or type == TIMESTAMP or type.startswith("map<")):
