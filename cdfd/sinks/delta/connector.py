@@ -16,9 +16,9 @@ from cdfd.sinks.base import Backfill, Connector, StageTimer, Write, unmeasured
 from cdfd.sinks.delta import parts
 from cdfd.sinks.delta.compactor import Compaction
 from cdfd.sinks.delta.data_files import DataFiles, MakeFiles
+from cdfd.sinks.delta.log_actions import CHANGELOG_MODE, mirror_mode
 from cdfd.sinks.delta.mirror.sink import MirrorSink
 from cdfd.sinks.delta.mirror.state import MirrorOptions
-from cdfd.sinks.delta.modes import CHANGELOG_MODE, mirror_mode
 from cdfd.sinks.delta.settings import DeltaSettings
 from cdfd.sinks.delta.sink import DeltaSink
 from cdfd.sinks.delta.target import Layout, Target

@@ -1,14 +1,19 @@
-"""The actions of a target's versions: its protocol and metadata, and new files. Pure."""
+"""The modes of a target, a log of changes or a copy of the rows, and the actions of its versions. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from typing import Final
 
-from cdfd.delta.protocol import COLUMN_MAPPING
+import pyarrow as pa
+
+from cdfd.delta.protocol import COLUMN_MAPPING, DELETION_VECTORS
 from cdfd.delta.types import column_mapping, schema_string
+from cdfd.delta.types.arrow_types import from_arrow
+from cdfd.delta.types.datatypes import StructType
 from cdfd.delta.types.schema import ColumnMappingMode
-from cdfd.delta.types.schema_merge import type_changes
+from cdfd.delta.types.schema_merge import nullable, type_changes
 from cdfd.delta.write.writing import (
     TYPE_WIDENING,
     features_of,
@@ -19,12 +24,45 @@ from cdfd.delta.write.writing import (
     with_features,
     with_row_ids,
 )
+from cdfd.model.columns import CHANGE_COLUMNS
 from cdfd.sinks.delta.columns import Columns, parse_schema
 from cdfd.sinks.delta.data_files import NewFile
-from cdfd.sinks.delta.modes import Mode
 from cdfd.sinks.ledger.txn_state import Action, TxnState
 
-WIDENING = "delta.enableTypeWidening"
+WIDENING: Final = "delta.enableTypeWidening"
+CHANGE_FEED: Final = "delta.enableChangeDataFeed"
+
+
+@dataclass(frozen=True, slots=True)
+class Mode:
+    """How rows are delivered into a table.
+
+    Attributes:
+        name: as in the settings.
+        operation: of its versions, for `commitInfo`.
+        deletes: whether it deletes rows.
+        readers, writers: features that the table needs.
+        properties: of the table.
+        columns: of a table that was created before any row is known.
+    """
+
+    name: str
+    operation: str
+    deletes: bool = False
+    readers: frozenset[str] = frozenset()
+    writers: frozenset[str] = frozenset()
+    properties: Mapping[str, str] = field(default_factory=dict)
+    columns: StructType = field(default_factory=lambda: StructType(()))
+
+
+CHANGELOG_MODE: Final = Mode("changelog", "WRITE", columns=nullable(from_arrow(pa.schema(CHANGE_COLUMNS))))
+
+
+def mirror_mode(*, change_feed: bool) -> Mode:
+    """A copy of the source's rows. `change_feed`: whether it has a change data feed."""
+    properties = {"delta.enableDeletionVectors": "true"} | ({CHANGE_FEED: "true"} if change_feed else {})
+    writers = frozenset({"changeDataFeed"}) if change_feed else frozenset[str]()
+    return Mode("mirror", "MERGE", True, frozenset({DELETION_VECTORS}), writers, properties)
 
 
 def evolution(state: TxnState, columns: Columns, mode: Mode, properties: Mapping[str, str]) -> list[Action]:

@@ -16,7 +16,7 @@ import orjson
 from cdfd.errors import SinkError
 from cdfd.model.control import EMPTY, Control
 from cdfd.model.position import Position
-from cdfd.sinks.delta.modes import CHANGELOG_MODE, Mode
+from cdfd.sinks.delta.log_actions import CHANGELOG_MODE, Mode
 from cdfd.sinks.ledger.txn_positions import digest_of, halves_of
 from cdfd.sinks.ledger.txn_state import Action, TxnState, txn
 

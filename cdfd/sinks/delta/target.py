@@ -33,8 +33,7 @@ from cdfd.sinks.delta.columns import (
     columns_of_new,
 )
 from cdfd.sinks.delta.housekeeping import Upkeep, keep_house
-from cdfd.sinks.delta.log_actions import evolution, protocol_features
-from cdfd.sinks.delta.modes import CHANGELOG_MODE, Mode
+from cdfd.sinks.delta.log_actions import CHANGELOG_MODE, Mode, evolution, protocol_features
 from cdfd.sinks.delta.positions import (
     Stored,
     control_properties,

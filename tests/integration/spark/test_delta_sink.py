@@ -14,9 +14,9 @@ from cdfd.model.position import Position
 from cdfd.runtime.clock import SystemClock
 from cdfd.scan.updates.spill import SpillSpace
 from cdfd.sinks.delta.data_files import DataFiles
+from cdfd.sinks.delta.log_actions import mirror_mode
 from cdfd.sinks.delta.mirror.sink import MirrorSink
 from cdfd.sinks.delta.mirror.state import MirrorOptions
-from cdfd.sinks.delta.modes import mirror_mode
 from cdfd.sinks.delta.sink import DeltaSink
 from cdfd.sinks.delta.target import Layout, Target
 from cdfd.sinks.ledger.ledger import app_id

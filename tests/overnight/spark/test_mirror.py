@@ -26,9 +26,9 @@ from cdfd.scan.execute import Execution
 from cdfd.scan.updates.spill import SpillSpace
 from cdfd.sinks.base import SnapshotNeededError
 from cdfd.sinks.delta.data_files import DataFiles
+from cdfd.sinks.delta.log_actions import mirror_mode
 from cdfd.sinks.delta.mirror.sink import MirrorSink
 from cdfd.sinks.delta.mirror.state import MirrorOptions
-from cdfd.sinks.delta.modes import mirror_mode
 from cdfd.sinks.delta.target import Layout, Target
 from cdfd.sinks.ledger.ledger import app_id
 from cdfd.spark import register

@@ -19,9 +19,9 @@ from cdfd.scan.updates.spill import SpillSpace
 from cdfd.sinks.base import Sink
 from cdfd.sinks.configured import connector
 from cdfd.sinks.delta.data_files import DataFiles
+from cdfd.sinks.delta.log_actions import mirror_mode
 from cdfd.sinks.delta.mirror.sink import MirrorSink
 from cdfd.sinks.delta.mirror.state import MirrorOptions
-from cdfd.sinks.delta.modes import mirror_mode
 from cdfd.sinks.delta.sink import DeltaSink
 from cdfd.sinks.delta.target import Layout, Target
 from cdfd.sinks.files.formats import JsonLines, Parquet, RowsFormat

@@ -36,11 +36,11 @@ from cdfd.sinks.base import SnapshotNeededError
 from cdfd.sinks.delta.columns import columns_of_new
 from cdfd.sinks.delta.compactor import Compaction, Compactor
 from cdfd.sinks.delta.data_files import DataFiles
+from cdfd.sinks.delta.log_actions import mirror_mode
 from cdfd.sinks.delta.mirror import table as mirror_table
 from cdfd.sinks.delta.mirror.sink import MirrorSink
 from cdfd.sinks.delta.mirror.state import MOST_DEFERRED, MOST_DEFERRED_MS, MirrorOptions
 from cdfd.sinks.delta.mirror.table import KeyIndex
-from cdfd.sinks.delta.modes import mirror_mode
 from cdfd.sinks.delta.target import Layout, Target
 from cdfd.sinks.ledger.ledger import app_id
 from cdfd.storage.base import Storage
