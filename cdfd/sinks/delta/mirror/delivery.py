@@ -209,9 +209,7 @@ class MirrorDelivery(Adopting):
             except MovedError:
                 continue
             return
-        raise MovedError(
-            "cannot commit: other writers were first each time", table=self._mirror.target.uri, retriable=True
-        )
+        raise MovedError("cannot commit: other writers were first each time", table=target.uri, retriable=True)
 
     async def _commit_changes(self, following: Position) -> None:
         assert self._net is not None
@@ -256,9 +254,7 @@ class MirrorDelivery(Adopting):
                 if removal.parts:
                     await mirror.table.load(self._columns)
                     await asyncio.to_thread(removal.again)
-        raise MovedError(
-            "cannot commit: other writers were first each time", table=self._mirror.target.uri, retriable=True
-        )
+        raise MovedError("cannot commit: other writers were first each time", table=target.uri, retriable=True)
 
     @property
     def _needs_feed(self) -> bool:
@@ -280,9 +276,8 @@ class MirrorDelivery(Adopting):
 
         def changes(state: TxnState, columns: Columns, now_ms: int) -> list[Action]:
             if state.version != version:
-                raise MovedError(
-                    "another writer was first", table=self._mirror.target.uri, version=state.version, retriable=True
-                )
+                uri = mirror.target.uri
+                raise MovedError("another writer was first", table=uri, version=state.version, retriable=True)
             names = columns.stored_partitions
             return [
                 *removals(emptied, now_ms),
