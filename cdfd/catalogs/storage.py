@@ -165,7 +165,7 @@ class CatalogStorage:
         elif table.log.includes(version):
             commit = table.log.commits.get(version)
             if commit is None or commit.file_name is not None:
-                table.store.prefetch(_place(commit, path), None if version is not None else size, whole=whole)
+                table.store.prefetch(_place(commit, path), whole=whole)
 
     def open_input_file(self, path: str, size: int | None = None) -> pa.NativeFile:
         """Random access to an object; see the port."""

@@ -121,7 +121,7 @@ def read_state(storage: Storage, checkpoint: Checkpoint, names: Sequence[str] = 
             if stat.path.endswith(".json"):
                 checkpoints.from_commit(_read_json(storage, checkpoint.version, stat), state)
                 continue
-            with _open(storage, stat.path, stat.size) as file:
+            with _open(storage, stat) as file:
                 budget.allow(file)
                 for name in names:
                     _read_action(file, name, state, budget)
@@ -151,10 +151,10 @@ def _read_rows(storage: Storage, checkpoint: Checkpoint, sidecars: list[Sidecar]
                 rows.adds.append(adds)
                 rows.removes.append(removes)
             else:
-                _read_file(storage, stat.path, stat.size, columns, rows)
+                _read_file(storage, stat, columns, rows)
     for stat in sidecar_stats(sidecars):
         with _errors_naming(stat.path):
-            _read_file(storage, stat.path, stat.size, columns, rows)
+            _read_file(storage, stat, columns, rows)
     return rows
 
 
@@ -185,13 +185,13 @@ def adds(storage: Storage, version: int, stat: Stat, columns: RowColumns) -> Ite
             manifest = _read_json(storage, version, stat, with_stats=columns.stats)
             yield checkpoints.from_commit(manifest, State())[0]
             return
-        with _open(storage, stat.path, stat.size) as file:
+        with _open(storage, stat) as file:
             for batch in _batches(file, columns.leaves(file.schema_arrow)):
                 yield checkpoints.file_rows(batch, "add")
 
 
-def _read_file(storage: Storage, path: str, size: int, columns: RowColumns, rows: _FileRows) -> None:
-    with _open(storage, path, size) as file:
+def _read_file(storage: Storage, stat: Stat, columns: RowColumns, rows: _FileRows) -> None:
+    with _open(storage, stat) as file:
         rows.budget.allow(file)
         for batch in _batches(file, columns.leaves(file.schema_arrow)):
             adds = checkpoints.file_rows(batch, "add", all_fields=columns.all_fields)
@@ -208,8 +208,8 @@ def _read_json(storage: Storage, version: int, stat: Stat, *, with_stats: bool =
 
 
 @contextlib.contextmanager
-def _open(storage: Storage, path: str, size: int) -> Iterator[AnyReader]:
-    with storage.open_input_file(path, size) as source, open_parquet(source) as file:
+def _open(storage: Storage, stat: Stat) -> Iterator[AnyReader]:
+    with storage.open_input_file(stat.path, stat.size) as source, open_parquet(source) as file:
         checkpoints.check_schema(file.schema_arrow)
         yield file
 
