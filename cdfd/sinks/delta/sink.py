@@ -31,11 +31,8 @@ class DeltaSink(TargetSink):
     version names: VACUUM removes them.
 
     Attributes:
-        target: to write into.
         files: makes the data files.
-        cursor: the position.
         columns: of the target.
-        shape: of the rows, for versions that are delivered in parts.
         backfill: the stored backfill, of a sink for one; see the port.
     """
 

@@ -84,12 +84,7 @@ class MirrorDelivery(Adopting):
                 self._start_schema(batch.schema)
             rows = self._cast(batch)
             if self._replaces:
-                if self._writer is None:
-                    assert self._columns is not None
-                    assert self._schema is not None
-                    # Rows that replace all others are not looked up, so their keys are not kept.
-                    files = self._mirror.files
-                    self._writer = MirrorWriter(self._columns, self._schema, files, change_feed=False, table=None)
+                assert self._writer is not None
                 await self._put_all(self._writer.rows(rows))
             else:
                 assert self._net is not None
@@ -155,8 +150,9 @@ class MirrorDelivery(Adopting):
             return
         self._columns = columns
         self._schema = pa.schema([field for field in to_arrow(columns.struct) if not pa.types.is_null(field.type)])
-        before, self._net, self._writer = self._net, None, None
         if self._replaces:
+            # Rows that replace all others are not looked up, so their keys are not kept.
+            self._writer = MirrorWriter(columns, self._schema, self._mirror.files, change_feed=False, table=None)
             return
         # The key as the columns are spelled.
         key = []
@@ -173,7 +169,7 @@ class MirrorDelivery(Adopting):
                     table=self._mirror.target.uri,
                     hint="Correct the table's `key`",
                 )
-        self._net = NetChanges(self._schema, key, self._mirror.options.space)
+        before, self._net = self._net, NetChanges(self._schema, key, self._mirror.options.space)
         if before is not None:
             for batch in before.batches():
                 self._net.add(self._cast(batch))
