@@ -796,6 +796,15 @@ class TestSchema:
         )
         assert rows_in(folder, wide) == bag([(2, None, "a"), (1 << 40, "x", "a")])
 
+    async def test_new_columns_within_a_snapshot(self, tmp_path: Path) -> None:
+        narrow = pa.schema([("id", pa.int64()), ("v", pa.string())])
+        sink = await open_sink(LocalStorage(tmp_path))
+        delivery = await sink.begin(at(0, "snapshot"))
+        await delivery.write(change(0, "insert", [(0, "a"), (1, "a")], narrow))
+        await delivery.write(change(0, "insert", [(2, "a", 0.5)]))
+        await delivery.commit(at(1))
+        assert rows_in(tmp_path) == bag([(0, "a", None), (1, "a", None), (2, "a", 0.5)])
+
     async def test_columns_that_are_missing(self, tmp_path: Path) -> None:
         less = pa.schema([("id", pa.int64()), ("v", pa.string())])
         sink = await open_sink(LocalStorage(tmp_path / "t"))

@@ -81,7 +81,11 @@ class MirrorDelivery(Adopting):
         self._state = "failed"
         if batch.num_rows:
             if self._given is None or not batch.schema.equals(self._given):
+                before = self._writer
                 self._start_schema(batch.schema)
+                if before is not None and self._writer is not None and before is not self._writer:
+                    await self._put_all(before.finish())
+                    self._writer.written = before.written
             rows = self._cast(batch)
             if self._replaces:
                 assert self._writer is not None
