@@ -159,6 +159,6 @@ class EmbeddedEngine:
         """See the port."""
         delivered = list[Delivered]()
         for number, part in parts:
-            async with self.admission.admit(part.plan.size):
+            async with self.admission.admit(part.size):
                 delivered += await assignment.deliver(number, part)
         return delivered

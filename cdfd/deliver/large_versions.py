@@ -144,7 +144,7 @@ class LargeVersions:
                 return None
             delivered += stage_delivered
         await self.sink.finish_job(version, position, job, delivered)
-        return counts_of(delivered), sum(part.plan.size for part in splits)
+        return counts_of(delivered), sum(part.size for part in splits)
 
     async def _splits(self, version: Version, assignment: Assignment, limit: int) -> list[Split] | None:
         splits = list[Split]()

@@ -51,9 +51,19 @@ class Split:
     looks: tuple[FileScan, ...] = ()
 
     @property
+    def size(self) -> int:
+        """Bytes of its files."""
+        return self.plan.size
+
+    @property
+    def count(self) -> int:
+        """Number of its scans."""
+        return len(self.plan.scans)
+
+    @property
     def weight(self) -> int:
         """Bytes of its files, and `FILE_BYTES` for each."""
-        return self.plan.size + FILE_BYTES * len(self.plan.scans)
+        return self.size + FILE_BYTES * self.count
 
     @property
     def is_placed(self) -> bool:

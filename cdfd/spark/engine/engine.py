@@ -49,7 +49,7 @@ class SparkEngine:
 
     async def measure(self, assignment: Assignment, splits: Sequence[Split]) -> list[Measured]:
         """See the port."""
-        if sum(len(part.plan.scans) for part in splits) <= _FEW_FILES:
+        if sum(part.count for part in splits) <= _FEW_FILES:
             return await measure_here(assignment, splits)
         return await self._run(assignment, list(enumerate(splits)), partial(measure_part, assignment))
 
