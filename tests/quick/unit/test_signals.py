@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from cdfd.daemon.controls.controller import Controller, Publisher
 from cdfd.daemon.controls.signals import SignalReader, parse_signal
-from cdfd.deliver.requests import ACTIONS, Refused, Request
+from cdfd.deliver.mailbox import Mailbox
+from cdfd.deliver.requests import ACTIONS, Refused, Request, answer
 from cdfd.errors import SinkError
 from cdfd.sinks.own_topics import Signal
 from tests.support.manual_time import ManualClock
@@ -77,6 +78,11 @@ class Log:
         self.finished.append(last.offset)
 
 
+def settle(mailbox: Mailbox) -> None:
+    assert mailbox.first is not None
+    mailbox.settle(answer(mailbox.first, "PAUSED", "it is paused"))
+
+
 def test_a_record_is_done_after_all_before_it() -> None:
     async def scenario() -> None:
         clock = ManualClock()
@@ -93,13 +99,13 @@ def test_a_record_is_done_after_all_before_it() -> None:
         await clock.wait_for_sleepers()
         while controller.tables["quick"].first is None:
             await asyncio.sleep(0)
-        controller.tables["quick"].accomplish("PAUSED", "quick is paused")
+        settle(controller.tables["quick"])
         for _ in range(3):
             await clock.wait_for_sleepers()
             clock.advance(1)
             await asyncio.sleep(0.01)
         assert log.finished == []
-        controller.tables["slow"].accomplish("PAUSED", "slow is paused")
+        settle(controller.tables["slow"])
         while log.finished != [3]:
             await clock.wait_for_sleepers()
             clock.advance(1)
