@@ -76,7 +76,7 @@ class Running:
             while b"\n" not in self._rest[stream]:
                 if not selector.select(deadline - time.monotonic()):
                     raise TimeoutError(f"no line; so far there is {self._rest!r}")
-                if not (some := stream.read1(65536)):
+                if not (some := stream.read1(65536)):  # type: ignore[attr-defined]
                     raise EOFError(f"no more lines; there is {self._rest!r}")
                 self._rest[stream] += some
         line, _, self._rest[stream] = self._rest[stream].partition(b"\n")

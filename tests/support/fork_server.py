@@ -122,7 +122,7 @@ class Forked(subprocess.Popen[Any]):
             request, [own if pipe == -1 else pipe for own, pipe in enumerate(streams)]
         )
         self._child_created = True
-        self._close_pipe_fds(*pipes)
+        self._close_pipe_fds(*pipes)  # type: ignore[attr-defined]
 
     def _internal_poll(self, *_: Any, **__: Any) -> int | None:
         return self._status(0)
@@ -134,7 +134,7 @@ class Forked(subprocess.Popen[Any]):
 
     def _status(self, seconds: float | None) -> int | None:
         """The exit code, if there is one within so many seconds. While another thread waits for it, none is known at once."""
-        if self.returncode is None and self._waitpid_lock.acquire(blocking=seconds != 0):
+        if self.returncode is None and self._waitpid_lock.acquire(blocking=seconds != 0):  # type: ignore[attr-defined]
             try:
                 if self.returncode is None:
                     self._channel.settimeout(seconds)
@@ -143,7 +143,7 @@ class Forked(subprocess.Popen[Any]):
             except (BlockingIOError, TimeoutError):
                 pass
             finally:
-                self._waitpid_lock.release()
+                self._waitpid_lock.release()  # type: ignore[attr-defined]
         return self.returncode
 
 
@@ -205,7 +205,7 @@ def _serve(requests: socket.socket) -> tuple[Any, list[int]] | None:
                 header, handles, _, _ = socket.recv_fds(requests, _NUMBER.size, 4)
                 if not header:
                     return None
-                document = requests.recv(*_NUMBER.unpack(header), socket.MSG_WAITALL)
+                document = requests.recv(*_NUMBER.unpack(header), socket.MSG_WAITALL)  # type: ignore[call-arg]
                 channel, *streams = socket.socket(fileno=handles[0]), *handles[1:]
                 if (pid := os.fork()) == 0:
                     for other in (channel, *channels.values()):
@@ -241,7 +241,7 @@ def _run(arguments: Sequence[str], folder: str, environment: Mapping[str, str], 
     except Exception:  # noqa: BLE001 - as Python does
         sys.excepthook(*sys.exc_info())
         code = 1
-    threading._shutdown()
+    threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
     sys.stdout.flush()
     sys.stderr.flush()
@@ -255,4 +255,4 @@ if __name__ == "__main__":
     warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)
     _import_modules()
     if (forked := _serve(socket.socket(fileno=int(sys.argv[1])))) is not None:
-        _run(*forked[0], forked[1])
+        _run(*forked[0], forked[1])  # type: ignore[call-arg]

@@ -77,7 +77,7 @@ def _is_before(name: str) -> bool:
 def names() -> Iterator[type[_Names]]:
     handler = type("Handler", (_Names,), {"asked": []})
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        handler.port = server.server_port
+        handler.port = server.server_port  # type: ignore[attr-defined]
         thread = threading.Thread(target=server.serve_forever, name="names")
         thread.start()
         yield handler

@@ -105,7 +105,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "-l", str(place)], check=True)
 
 
-def filled(disk: Path) -> Path:
+def filled(disk: Path) -> Path:  # type: ignore[return]
     """A file that leaves no room on a disk."""
     place = disk / "filler"
     with place.open("wb", buffering=0) as file:

@@ -16,6 +16,7 @@ from cdfd.deliver import deliverer as delivering
 from cdfd.deliver import resuming
 from cdfd.deliver.feed import Feed
 from cdfd.deliver.recorder import Recorder
+from cdfd.errors import SinkError
 from cdfd.log.history import History
 from cdfd.log.stream import PlanStream
 from cdfd.log.tailer import Tailer
@@ -59,7 +60,7 @@ async def _recorded_before_delivered(feed: Feed, *arguments: Any) -> Any:
 async def _failure_taken_for_delivery(deliverer: Any, versions: Any, position: Position, *end: int) -> Any:
     try:
         return await _deliver(deliverer, versions, position, *end)
-    except delivering.SinkError:
+    except SinkError:
         return len(versions), position
 
 

@@ -207,7 +207,7 @@ def test_a_search_asks_about_a_table_once_and_sees_what_appears_and_vanishes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[str] = []
-    original = module.open_table
+    original = module.open_table  # type: ignore[attr-defined]
     monkeypatch.setattr(module, "open_table", lambda uri, *how: asked.append(uri) or original(uri, *how))
     config = settings("  - {discover: '*'}", tmp_path)
     looking = FolderSearch(config, config.discoveries[0])

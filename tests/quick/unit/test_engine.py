@@ -159,7 +159,7 @@ def test_an_old_spark_is_refused_and_stopped(monkeypatch: pytest.MonkeyPatch) ->
     """Large versions and backfills need no format, so nothing else looks at the version."""
     sessions = pytest.importorskip("cdfd.spark.engine.sessions")
     made, stopped = SimpleNamespace(version="4.0.1"), []
-    builder = SimpleNamespace(config=lambda *_: builder, getOrCreate=lambda: made)
+    builder = SimpleNamespace(config=lambda *_: builder, getOrCreate=lambda: made)  # type: ignore[has-type]
     monkeypatch.setattr(sessions, "SparkSession", SimpleNamespace(builder=builder))
     monkeypatch.setattr(sessions, "_stop", stopped.append)
     monkeypatch.setattr(sessions, "_start_jvm", lambda *_: None)

@@ -133,7 +133,7 @@ async def test_a_table_of_it_is_read(root: str) -> None:
     async with asyncio.timeout(WITHIN):
         with table.tailer() as tailer:
             async for version in versions(tailer, table.stream(), 1, 3):
-                for batch in execution.batches([version.plan]):
+                for batch in execution.batches([version.plan]):  # type: ignore[attr-defined]
                     actual += batch.rows.column("id").to_pylist()
     assert (actual) == [1, 2, 3]
 

@@ -121,7 +121,7 @@ class TestInOrder:
         results = run_in_order(work(), workers=workers)
         for _ in range(taken):
             assert next(results) == 1
-        results.close()
+        results.close()  # type: ignore[attr-defined]
         assert len(closed) <= len(started) <= max(workers, 2)
         if taken:
             assert closed
@@ -137,7 +137,7 @@ class TestInOrder:
         results = run_in_order(work(), workers=workers)
         assert next(results) == 0
         assert len(asked) <= workers + 1
-        results.close()
+        results.close()  # type: ignore[attr-defined]
 
 
 class TestBound:
@@ -238,14 +238,14 @@ class TestMapped:
         results = map_in_order(lambda n: n, items(), workers=workers, queued=2)
         assert next(results) == 0
         assert len(taken) <= workers + 2
-        results.close()
+        results.close()  # type: ignore[attr-defined]
 
     def test_closing_closes_the_items(self, workers: int) -> None:
         """They may come from threads of their own."""
         items = run_in_order([counting(0, 50), counting(50, 50)], workers=2)
         results = map_in_order(lambda n: n, items, workers=workers)
         assert next(results) == 0
-        results.close()
+        results.close()  # type: ignore[attr-defined]
         del results
         assert next(items, None) is None
 

@@ -13,7 +13,7 @@ import pytest
 from cdfd.config.mounted import MountedText
 from cdfd.config.values import Secret
 from cdfd.errors import SinkError
-from cdfd.sinks.kafka.client import token_endpoint, tokens
+from cdfd.sinks.kafka.client import token_endpoint
 from cdfd.sinks.kafka.client.login import Credentials, login
 from cdfd.sinks.kafka.client.token_endpoint import fetch
 from cdfd.sinks.kafka.client.tokens import Token, Tokens, expiry, file_token
@@ -218,8 +218,8 @@ class TestRenewal:
             nonlocal passed
             passed += seconds
 
-        monkeypatch.setattr(tokens.time, "time", lambda: clocks[0]() + passed)
-        monkeypatch.setattr(tokens.time, "monotonic", lambda: clocks[1]() + passed)
+        monkeypatch.setattr(time, "time", lambda: clocks[0]() + passed)
+        monkeypatch.setattr(time, "monotonic", lambda: clocks[1]() + passed)
         return add
 
     def test_a_token_is_used_for_most_of_its_lifetime(self, source: Source, later: Callable[[float], None]) -> None:

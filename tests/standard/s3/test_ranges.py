@@ -200,9 +200,9 @@ def test_what_is_held_is_bounded(store: S3Storage, proxy: Proxy) -> None:
         for limit in (2 * s3_ranges.PREFETCH_BYTES, s3_ranges.PREFETCH_BYTES):
             with store.open_input_file("x", len(large)) if limit == s3_ranges.PREFETCH_BYTES else nullcontext():
                 assert isinstance(source, ColumnPrefetch)
-                source._ranges._pieces = [source._ranges._known]
+                source._ranges._pieces = [source._ranges._known]  # type: ignore[attr-defined]
                 source.prefetch_columns(places(large, data.column_names))
-                held = sum(piece.end - piece.start for piece in source._ranges._pieces if piece.future is not None)
+                held = sum(piece.end - piece.start for piece in source._ranges._pieces if piece.future is not None)  # type: ignore[attr-defined]
                 assert limit - s3_ranges.MAX_GET_BYTES < held <= limit + s3_storage.TAIL_BYTES
 
 

@@ -74,7 +74,7 @@ async def deliver(sink: DeltaSink, version: int, *batches: pa.RecordBatch) -> No
 def rows_in(folder: Path, *columns: str) -> list[dict[str, Any]]:
     """The rows of a target, as cdfd reads them."""
     rows = snapshot(folder).read_all()
-    rows: list[dict[str, Any]] = rows.select(columns).sort_by(columns[0]).to_pylist()
+    rows: list[dict[str, Any]] = rows.select(columns).sort_by(columns[0]).to_pylist()  # type: ignore[no-redef]
     return rows
 
 

@@ -117,7 +117,7 @@ async def read(data: bytes) -> None:
     for some in ({}, {"with_stats": True, "with_tombstones": True}, {"with_counts": True}):
         state = await log.snapshot(**some)
         # Columns whose type is text contain text.
-        assert all(isinstance(file.path, str) for file in [*state.live(), *state.tombstones(0)])
+        assert all(isinstance(file.path, str) for file in [*state.live(), *state.tombstones(0)])  # type: ignore[attr-defined]
         state.live().table.validate(full=True)
         state.live().by_path()
         state.find(("a", None))

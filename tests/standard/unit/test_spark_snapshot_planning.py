@@ -127,7 +127,7 @@ def test_without_ordinals(table: Made, tmp_path: Path) -> None:
     gone.unlink()
     made = reader(path, maxPartitionBytes=1, columns="id,_change_type")
     partitions = made.partitions()
-    assert all(part.splits[0].following is None for part in partitions)
+    assert all(part.splits[0].following is None for part in partitions)  # type: ignore[attr-defined]
     with pytest.raises(MissingFileError):
         read(made, partitions)
     assert [row["id"] for row in rows(reader(path, columns="id,_change_type", ignoreMissingFiles="true"))] == wanted

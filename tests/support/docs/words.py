@@ -84,9 +84,9 @@ def in_names(path: Path) -> Iterator[Finding]:
     source = path.read_text(encoding="utf-8")
     for node in ast.walk(ast.parse(source)) if NAMES.search(source) else ():
         stored = isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
-        name = node.id if stored else next((getattr(node, each) for each in _BINDING if hasattr(node, each)), None)
+        name = node.id if stored else next((getattr(node, each) for each in _BINDING if hasattr(node, each)), None)  # type: ignore[attr-defined]
         if isinstance(name, str) and NAMES.fullmatch(name) and not isinstance(node, ast.alias | ast.keyword):
-            yield path, node.lineno, name
+            yield path, node.lineno, name  # type: ignore[attr-defined]
 
 
 def _strings(parent: ast.AST, strings: bool) -> Iterator[tuple[int, str]]:

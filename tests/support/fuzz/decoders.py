@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from random import Random
 
 import pyarrow as pa
+from pyroaring import FrozenBitMap64
 
 from cdfd.delta import commit as commits
 from cdfd.delta import (
@@ -118,7 +119,6 @@ def check_vector(case: Case) -> str:
         if again != rows or len(rows) != descriptor.cardinality:
             raise Violation("written otherwise", f"{len(rows)} rows")
         rows.mask(0, 100)
-        rows.positions(max((rows.max() or 0) - 50, 0), 100)
         return "value"
 
     return guarded(decode)
@@ -132,7 +132,11 @@ def _make_vector(random: Random) -> Case:
         bits = struct.pack("<II", roaring.NATIVE, 1) + struct.pack("<I", len(bits) - 16) + bits[16:]
     if count is None:
         try:
-            count = len(roaring._portable(bits[4:])) if random.random() < 0.7 else random.choice((0, 1, 5, -1, 2**63))
+            count = (
+                len(FrozenBitMap64.deserialize(bits[4:]))
+                if random.random() < 0.7
+                else random.choice((0, 1, 5, -1, 2**63))
+            )
         except Exception:  # noqa: BLE001 - any number will do
             count = 5
     size: int = len(bits)

@@ -19,8 +19,8 @@ from tests.support.kafka.node import BrokerError, Node, free_ports
 
 _HERE = Path(__file__).parent
 JARS = CACHE / "kafka-jars"
-POM = _HERE / "broker" / "pom.xml"
-LOGGING = _HERE / "broker" / "log4j2.properties"
+POM = _HERE / "java" / "pom.xml"
+LOGGING = _HERE / "java" / "log4j2.properties"
 
 QUICK = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 """For brokers that live for seconds: no compiler that takes longer than it saves."""

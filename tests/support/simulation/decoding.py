@@ -41,7 +41,7 @@ def _read_once(
     files = reader.files
     with scan_errors(plan, scan, files.storage.uri, reader.on_missing):
         with files.open(scan.path, scan.size or None):
-            data = files.storage.contents(scan.path)
+            data = files.storage.contents(scan.path)  # type: ignore[attr-defined]
         names = tuple(reader.schema_of(plan, scan).names)
         key = (data, scan.path, scan.change_type, scan.only, scan.without, scan.image_phase, scan.pairs, names)
         if key not in _decoded:

@@ -93,7 +93,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
                         context.run(callback, *args)
                     except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - as any loop: it is noted
                         self._note(self, {"message": "in a callback", "exception": error})
-            if self._stopping:
+            if self._stopping:  # type: ignore[attr-defined]
                 return
         raise Stuck(f"no end after {MOST_TURNS} turns")
 
@@ -107,7 +107,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
             self._random.shuffle(ready)
         elif len(ready) == 2 and self._random.random() < 0.5:
             ready.reverse()
-        elif not ready and not self._stopping:
+        elif not ready and not self._stopping:  # type: ignore[attr-defined]
             if not scheduled:
                 raise Stuck("nothing will ever happen")
             self._now = max(self._now, scheduled[0][0])
@@ -142,7 +142,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         """Those that run are not listed: all are closed by those who use them."""
 
     def _asyncgen_finalizer_hook(self, agen: AsyncGenerator[Any, Any]) -> None:
-        self.unclosed.append(agen.__qualname__)
+        self.unclosed.append(agen.__qualname__)  # type: ignore[attr-defined]
         super()._asyncgen_finalizer_hook(agen)
 
     def _note(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

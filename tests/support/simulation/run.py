@@ -98,7 +98,7 @@ def _run(loop: VirtualLoop, random: Random, kind: Callable[[Random], Run]) -> tu
     except Stuck as error:
         extra = [f"stuck: {error}; tasks: {sorted(task.get_name() for task in asyncio.all_tasks(loop))}"]
         for task in asyncio.all_tasks(loop):
-            task._log_destroy_pending = False
+            task._log_destroy_pending = False  # type: ignore[attr-defined]
     finally:
         loop.close()
     assert simulation is not None

@@ -204,7 +204,7 @@ class UnreliableWatch:
         disk.watch(self._happened)
 
     async def wait(self, timeout: float) -> None:
-        await self._clock.wait(self._happened, timeout)
+        await self._clock.wait(self._happened, timeout)  # type: ignore[attr-defined]
         self._happened.clear()
 
     def arrived(self) -> None: ...

@@ -225,11 +225,14 @@ DOCUMENTS = (
     Documents(
         "files/names.txt",
         list(map(_bare, STEPS)),
-        lambda step: delivery_name(*step, ".jsonl").encode(),
+        lambda step: delivery_name(*step, ".jsonl").encode(),  # type: ignore[call-arg]
         _step_of,
     ),
     Documents(
-        "files/chunks.txt", [(12, 1 << 40), (12, 4097 << 40)], lambda at: chunk_name(*at, ".jsonl").encode(), _chunk_of
+        "files/chunks.txt",
+        [(12, 1 << 40), (12, 4097 << 40)],
+        lambda at: chunk_name(*at, ".jsonl").encode(),  # type: ignore[call-arg]
+        _chunk_of,
     ),
     Documents("delta/positions.jsonl", POSITIONS, _txns, _of_txns),
     Documents(

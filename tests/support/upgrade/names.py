@@ -82,7 +82,7 @@ def _of_kafka() -> Iterator[tuple[str, str]]:
     yield "kafka: key of signals", signals_key("golden", "").decode()
     yield "kafka: key of signals of a shard", signals_key("golden", "2").decode()
     for reader in ("", "2"):
-        signals = KafkaSignals({}, "golden", config.sink.topics, reader, _announce, 1)
+        signals = KafkaSignals({}, "golden", config.sink.topics, reader, _announce, 1)  # type: ignore[attr-defined]
         yield f"kafka: topic of signals, reader {reader!r}", signals.topic
         yield f"kafka: consumer group of signals, reader {reader!r}", signals._group
         signals.close()

@@ -23,10 +23,11 @@ from cdfd.deliver.large_versions import LargeVersions
 from cdfd.deliver.path_ranges import sampled_bounds
 from cdfd.deliver.splits import measure
 from cdfd.log.listing import list_live
-from cdfd.log.stream import Version
 from cdfd.log.table import Table, versions
-from cdfd.model.plan import ChangePlan, FileScan
+from cdfd.model.file_scan import FileScan
+from cdfd.model.plan import ChangePlan
 from cdfd.model.position import Position
+from cdfd.model.version import Version
 from cdfd.plan import refining
 from cdfd.plan.row_options import RowOptions
 from cdfd.scan.execute import Execution
