@@ -244,7 +244,9 @@ class Tour:
             timeout=WITHIN,
             check=False,
         )
-        return done.stdout, done.returncode == 0
+        # A process that a signal ends says nothing itself.
+        ending = b"" if done.returncode >= 0 else f"\nended by signal {-done.returncode}".encode()
+        return done.stdout + ending, done.returncode == 0
 
     def _watched(self, step: Step) -> tuple[list[str], bool]:
         """Until it has said what the page says."""
