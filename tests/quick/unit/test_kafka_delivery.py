@@ -652,3 +652,13 @@ async def test_opening_that_was_given_up_fences_nobody(monkeypatch: pytest.Monke
     go_on.set()
     assert await asyncio.to_thread(closed.wait, 30)
     assert producers[0].calls == ["close"]
+
+
+def test_a_producer_that_failed_prepares_nothing() -> None:
+    """A standby then closes it and connects again, with any client."""
+    table = recorded()
+    table.producer.failing.add("init")
+    with pytest.raises(SinkError, match="cannot start transactions"):
+        table.producer.init_transactions()
+    with pytest.raises(SinkError, match="cannot start transactions"):
+        table.producer.prepare([])

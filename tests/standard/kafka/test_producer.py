@@ -430,6 +430,8 @@ def test_a_closed_producer(start: Open, create: Any, read: Any, topic: str) -> N
     producer.close()
     producer.abort()
     with pytest.raises(SinkError):
+        producer.prepare([topic])
+    with pytest.raises(SinkError):
         producer.begin()
     assert len(read(topic, at_least=0, committed=False)) >= 1
     other = start()

@@ -97,6 +97,9 @@ class RecordingProducer(Producer):
         self.calls.append("abort")
         self._open = []
 
+    def _forget_failures(self) -> None:
+        pass
+
     def _disconnect(self, timeout: float) -> None:
         self.calls.append("close")
         self.after_close()

@@ -140,15 +140,14 @@ class KafkaPythonProducer(Producer):
 
         self._manager._enqueue_request = enqueue_asking
 
-    def prepare(self, topics: Sequence[str]) -> None:
-        """Read the metadata, which also keeps the connection, and look up the coordinator of the transactions; see the port."""
-        with self._attempt("prepare to deliver"):
-            for topic in topics:
-                self._partitions_of(topic)
-                self.topic_id(topic)
-            if self._transactional:
-                self._manager._lookup_coordinator(CoordinatorType.TRANSACTION, self._settings.transactional_id)
-                self._wake()
+    def _prepare(self, topics: Sequence[str]) -> None:
+        """Read the metadata, which also keeps the connection, and look up the coordinator of the transactions."""
+        for topic in topics:
+            self._partitions_of(topic)
+            self.topic_id(topic)
+        if self._transactional:
+            self._manager._lookup_coordinator(CoordinatorType.TRANSACTION, self._settings.transactional_id)
+            self._wake()
 
     def _init_transactions(self) -> None:
         self._client.init_transactions()
@@ -270,15 +269,15 @@ class KafkaPythonProducer(Producer):
                 self._wake()
 
     def _abort(self, timeout: float) -> None:
-        try:
-            if self._transactional and not self._is_forgotten:
-                begun = self._manager.begin_abort()
-                self._wake()
-                _wait(begun, timeout)
-            if not self._in_flight.settled(timeout):
-                self._fail(KafkaTimeoutError(f"no answer within {timeout:g} seconds"), "abort sent records")
-        finally:
-            self._in_flight.forget_failures()
+        if self._transactional and not self._is_forgotten:
+            begun = self._manager.begin_abort()
+            self._wake()
+            _wait(begun, timeout)
+        if not self._in_flight.settled(timeout):
+            self._fail(KafkaTimeoutError(f"no answer within {timeout:g} seconds"), "abort sent records")
+
+    def _forget_failures(self) -> None:
+        self._in_flight.forget_failures()
 
     def _disconnect(self, timeout: float) -> None:
         # The sender does not wait for responses: batches in flight fail.

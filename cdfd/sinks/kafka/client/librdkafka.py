@@ -226,15 +226,15 @@ class LibrdkafkaProducer(Producer):
         self._client.commit_transaction(self._settings.timeout)
 
     def _abort(self, timeout: float) -> None:
-        try:
-            # Flush first: EndTxn may overtake the request that adds the first partition, and the broker then answers INVALID_TXN_STATE.
-            left = self._client.flush(timeout) if self._failure is None else 0
-            if not self._transactional and left:
-                self._failure = _not_acknowledged(left, timeout)
-            if self._transactional and not self._is_forgotten:
-                self._client.abort_transaction(timeout)
-        finally:
-            self._undelivered, self._purged = None, False
+        # Flush first: EndTxn may overtake the request that adds the first partition, and the broker then answers INVALID_TXN_STATE.
+        left = self._client.flush(timeout) if self._failure is None else 0
+        if not self._transactional and left:
+            self._failure = _not_acknowledged(left, timeout)
+        if self._transactional and not self._is_forgotten:
+            self._client.abort_transaction(timeout)
+
+    def _forget_failures(self) -> None:
+        self._undelivered, self._purged = None, False
 
     def _disconnect(self, timeout: float) -> None:
         # The last reference: the client ends, and discards its queue.

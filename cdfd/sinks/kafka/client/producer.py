@@ -91,7 +91,8 @@ class Producer(ABC):
         Args:
             topics: existing ones.
         """
-        return
+        with self._attempt("prepare to deliver"):
+            self._prepare(topics)
 
     def begin(self) -> None:
         """Begin a transaction. Sends nothing yet."""
@@ -154,6 +155,7 @@ class Producer(ABC):
                 "cannot abort a transaction: %s. The next producer's start ends it, or the broker does after its timeout",
                 self._reason(error),
             )
+        self._forget_failures()
 
     def close(self) -> None:
         """Abort the open transaction, and release connections and threads. Does not raise. Further calls do nothing."""
@@ -190,6 +192,9 @@ class Producer(ABC):
         self._failure = self._failure or self._as_sink_error(error, doing)
         return self._failure
 
+    def _prepare(self, topics: Sequence[str]) -> None:
+        return
+
     @abstractmethod
     def _init_transactions(self) -> None: ...
 
@@ -208,7 +213,11 @@ class Producer(ABC):
 
     @abstractmethod
     def _abort(self, timeout: float) -> None:
-        """Abort the transaction, unless the producer is forgotten. Without transactions, wait for all records. Forget their errors."""
+        """Abort the transaction, unless the producer is forgotten. Without transactions, wait for all records."""
+
+    @abstractmethod
+    def _forget_failures(self) -> None:
+        """Forget the errors of records that were aborted."""
 
     @abstractmethod
     def _disconnect(self, timeout: float) -> None:
