@@ -29,7 +29,7 @@ from cdfd.errors import SinkError
 from cdfd.sinks.kafka.client.certificates import check_files
 from cdfd.sinks.kafka.client.failures import TRANSIENT
 from cdfd.sinks.kafka.client.login import Credentials, SecretArgument, login, ready
-from cdfd.sinks.kafka.client.reasons import reason_of, tls_error
+from cdfd.sinks.kafka.client.reasons import hangup, reason_of, tls_error
 from cdfd.sinks.kafka.client.tokens import TokenFailure
 from cdfd.sinks.kafka.settings import KafkaSettings
 
@@ -102,7 +102,7 @@ def network(options: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         if network.failure is None:
             problem = SinkError(f"{what}: {error}", retriable=isinstance(error, TRANSIENT))
         else:
-            reason, hint = reason_of(network.failure.error, options, refused=network.failure.refused)
+            reason, hint = hangup(options) if network.failure.refused else reason_of(network.failure.error, options)
             where = "" if list(servers) == [network.failure.address] else f"{network.failure.address}: "
             problem = SinkError(f"{what}: {where}{reason}", hint=hint, retriable=not network.failure.final)
         raise problem from error

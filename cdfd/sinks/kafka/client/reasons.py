@@ -20,23 +20,24 @@ from cdfd.sinks.kafka.client.login import LOGINS, login_hint, mechanism_of
 from cdfd.sinks.kafka.client.tokens import TokenFailure
 
 
-def reason_of(
-    error: Exception, options: Mapping[str, Any] | None = None, *, refused: bool = False
-) -> tuple[str, str | None]:
+def hangup(options: Mapping[str, Any]) -> tuple[str, str | None]:
+    """The reason and a hint, if a broker ends each connection during the login."""
+    mechanism = mechanism_of(options)
+    return (
+        f"the broker closes the connection during the login, and may have refused {LOGINS[mechanism]}",
+        f"{login_hint(mechanism)}, and whether sink.security.protocol fits the port",
+    )
+
+
+def reason_of(error: Exception, options: Mapping[str, Any] | None = None) -> tuple[str, str | None]:
     """The reason of a failed connection, and a hint.
 
     Args:
         error: of kafka-python.
         options: the client's arguments, if they are known.
-        refused: whether the broker closed each connection during the login.
     """
     options = options or {}
     mechanism = mechanism_of(options)
-    if refused:
-        return (
-            f"the broker closes the connection during the login, and may have refused {LOGINS[mechanism]}",
-            f"{login_hint(mechanism)}, and whether sink.security.protocol fits the port",
-        )
     text = ", ".join(str(part) for part in error.args)
     tls = tls_error(error)
     match error:
