@@ -22,7 +22,7 @@ class OwnTopics:
         heartbeats: topic of heartbeats.
         has_heartbeats: whether there are any.
         notifications: topic of notifications.
-        others: all of the daemon's topics but that of heartbeats, each with the key that asks for it.
+        asked_by: the key that asks for each of the daemon's topics, but for that of heartbeats.
         dead_letter_suffix: the end of the name of a dead letter topic, after the name of the topic; None: there is none.
     """
 
@@ -30,7 +30,7 @@ class OwnTopics:
     heartbeats: str
     has_heartbeats: bool
     notifications: str
-    others: Mapping[str, str]
+    asked_by: Mapping[str, str]
     dead_letter_suffix: str | None
 
     def refusal(self, topic: str, others: Collection[str]) -> str | None:
@@ -44,7 +44,7 @@ class OwnTopics:
             return None
         if topic.startswith(RESERVED):
             return f"the topic {quoted(topic)} is reserved: those of the daemon itself begin with {RESERVED}"
-        own = {**self.others, self.heartbeats: "heartbeat.topic"} if self.has_heartbeats else self.others
+        own = {**self.asked_by, self.heartbeats: "heartbeat.topic"} if self.has_heartbeats else self.asked_by
         suffix = self.dead_letter_suffix
         if topic in own:
             return f"the topic {quoted(topic)} is the daemon's own, by {own[topic]}"
@@ -67,7 +67,7 @@ class OwnTopics:
                     yield ("tables", index, "topic"), f"{what}; give the table another topic"
                 topics.add(entry.topic)
         if self.has_heartbeats:
-            keys = [key for topic, key in self.others.items() if topic == self.heartbeats]
+            keys = [key for topic, key in self.asked_by.items() if topic == self.heartbeats]
             if self.heartbeats.startswith(RESERVED) and not self.heartbeats.startswith(HEARTBEATS):
                 keys.append("cdfd itself")
             if keys:

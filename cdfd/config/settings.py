@@ -265,7 +265,7 @@ class Settings(Section):
             heartbeats=self.heartbeat.topic or f"{HEARTBEATS}.{self.pipeline}",
             has_heartbeats=self.heartbeat.interval is not None,
             notifications=notifications,
-            others={**self.sink.side_topics(self.pipeline), **asked},
+            asked_by={**self.sink.side_topics(self.pipeline), **asked},
             dead_letter_suffix=self.sink.dead_letter_suffix,
         )
 
