@@ -96,7 +96,7 @@ class Subscription:
 
     def close(self) -> None:
         """Stop listening."""
-        self._folder.leave(self._folder, self)
+        self._folder.leave(self)
 
     def notify(self, name: str | None) -> None:
         """Set the event in its loop if the name is of interest; None for the folder itself. From any thread."""
@@ -120,7 +120,10 @@ class _Folder(FileSystemEventHandler):
         self.identity = identity
         self.removed = False
         self.listeners: frozenset[Subscription] = frozenset()
-        self.leave = leave
+        self._leave = leave
+
+    def leave(self, listener: Subscription) -> None:
+        self._leave(self, listener)
 
     def on_any_event(self, event: FileSystemEvent) -> None:
         path = os.fsdecode(event.dest_path or event.src_path)
