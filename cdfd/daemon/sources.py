@@ -90,6 +90,15 @@ class Sources:
             self._prepared.pop(key, None)  # it may be another table now; another sink may have forgotten it first
             raise
 
+    def _open_table(self, config: Settings, table: settings.Table) -> Table:
+        # A function of its own: `table` runs as long as its sink, and would hold the log of a standby until then.
+        prepared = self._prepared.pop(_key(table), None)
+        if prepared is None:
+            return open_table(config, table)
+        # A new log, because the newest entry that this one has read is later than the position.
+        log = DeltaLog(prepared.log.storage, table.max_log_line, prepared.log.kept)
+        return Table(log, prepared.files)
+
     @contextmanager
     def table(self, config: Settings, table: settings.Table) -> Iterator[Source]:
         """A table for one sink.
@@ -99,19 +108,13 @@ class Sources:
         Raises:
             ConfigError, UnsupportedError: see `open_table`.
         """
+        if not config.sink_name:
+            yield Source(self._open_table(config, table))
+            return
         key = _key(table)
         shared = self._open.get(key)
         if shared is None:
-            prepared = self._prepared.pop(key, None)
-            if prepared is None:
-                source = open_table(config, table)
-            else:
-                # A new log, because the newest entry that this one has read is later than the position.
-                log = DeltaLog(prepared.log.storage, table.max_log_line, prepared.log.kept)
-                source = Table(log, prepared.files)
-            if not config.sink_name:
-                yield Source(source)
-                return
+            source = self._open_table(config, table)
             shared = self._open[key] = _Opened(SharedFiles.of(source.files), SharedTip(self.clock), source.log.kept)
         shared.users += 1
         try:

@@ -1,7 +1,9 @@
 """The tables of a standby: prepared within bounds, and quietly."""
 
 import asyncio
+import gc
 import logging
+import weakref
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -62,6 +64,19 @@ async def test_leader_reads_on_from_what_the_standby_kept(tmp_path: Path) -> Non
             assert (await source.table.log.header()).version == 2
         with warm.sources.table(config, config.listed[0]) as again:
             assert not again.table.log.kept, "a table that is opened again is read anew"
+
+
+async def test_leader_drops_the_log_of_the_standby(tmp_path: Path) -> None:
+    """A leader delivers for weeks, and the standby's log has read entries and checkpoints."""
+    await write(tmp_path / "orders")
+    config = configure(tmp_path, tmp_path / "orders")
+    async with standby(config) as warm:
+        (key,) = await prepared(warm, 1)
+        warm.stop()
+        log = weakref.ref(warm.sources._prepared[key].log)
+        with warm.sources.table(config, config.listed[0]):
+            gc.collect()
+            assert log() is None
 
 
 async def test_a_table_that_cannot_be_read_is_forgotten_for_two_sinks(tmp_path: Path) -> None:
