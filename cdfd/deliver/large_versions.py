@@ -84,8 +84,10 @@ class LargeVersions:
         """Whether what stands at `position` is to be handed over. A version that the daemon began alone is finished by it."""
         if isinstance(version, ListedVersion):
             return True
-        has_job = self.sink.job is not None  # at the position where the sink stands
-        return not position.part and (has_job or (self.is_large(version) and self.sink.takes_job(position)))
+        if position.part:
+            return False
+        # A job that the sink has is under way at the position where the sink stands.
+        return self.sink.job is not None or (self.is_large(version) and self.sink.takes_job(position))
 
     async def snapshot(self, stream: PlanStream, position: Position, tailer: Tailer) -> Version:
         """The live rows at a position, as they are to be delivered there: with their files, or with where these are listed.

@@ -328,6 +328,18 @@ class TestTheChoice:
     async def test_a_load_that_the_daemon_began_itself(self, path: str, store: Store) -> None:
         assert not await self.listed(Load(path, store), part=3)
 
+    async def test_a_version_that_the_daemon_began_itself(self, path: str, store: Store) -> None:
+        """The daemon finishes it whatever job the sink has, even one that it cannot read."""
+
+        class Unreadable:
+            @property
+            def job(self) -> Job:
+                raise SinkError("this version of cdfd does not support the job")
+
+        large = Load(path, store).large()
+        version, position = await Load(path, store).planned(large, part=3)
+        assert not replace(large, sink=Unreadable()).takes(version, position)  # type: ignore[type-var, arg-type] # as much of one as it needs
+
     async def test_a_sink_that_takes_no_job(self, path: str, store: Store) -> None:
         assert not await self.listed(Load(path, store, Sink(takes=False)))
 
