@@ -28,6 +28,11 @@ class _Request:
     urgency: Urgency
     granted: asyncio.Future[None]
 
+    def rank(self) -> float:
+        """The request of the lowest rank goes first. Asked late, because a table may become at risk while it waits."""
+        urgency = self.urgency()
+        return math.inf if urgency is None else urgency
+
 
 class Admission:
     """Admits a limited number of large deliveries at a time: tables at risk first, otherwise in order of request.
@@ -99,10 +104,8 @@ class Admission:
             if self._free == self._limit and self._when_idle is not None:
                 self._idle_timer = asyncio.get_running_loop().call_later(REST_SECONDS, self._when_idle)
             return
-        # Asked now, because a table may become at risk while it waits.
-        urgencies = [each.urgency() for each in self._waiting]
-        ranks = [math.inf if urgency is None else urgency for urgency in urgencies]
-        first = self._waiting.pop(ranks.index(min(ranks)))  # the earliest of equals
+        first = min(self._waiting, key=_Request.rank)  # the earliest of equals
+        self._waiting.remove(first)
         first.granted.set_result(None)
 
 
