@@ -116,8 +116,7 @@ class TableMonitor(Monitor):
         """All readable versions are delivered. A listed version that is not readable yet counts as lag."""
         self._enter("reached_tip")
         self._lag_known = self._was_ready = True
-        self._paused = False
-        self._outage.work()
+        self._work()
         self._oldest = None
         self._headroom.at_tip()
         if self.position is not None and self.position.version > 0:
@@ -162,8 +161,7 @@ class TableMonitor(Monitor):
                 self._oldest = (following.version, last.timestamp_ms)
         if versions or any(rows.values()):
             self._was_ready = True
-            self._paused = False
-            self._outage.work()
+            self._work()
             self._delivered_ms = now_ms
 
     def stage(self, name: str, seconds: float) -> None:
@@ -327,6 +325,11 @@ class TableMonitor(Monitor):
 
     def _enter(self, event: Event, phase: Phase | None = None) -> None:
         self._state = next_state(self._state, event, phase)
+
+    def _work(self) -> None:
+        """The loop works, whatever failed before."""
+        self._paused = False
+        self._outage.work()
 
     def _note(self, version: int) -> int:
         """Note that the table has this version; the newest known version."""
