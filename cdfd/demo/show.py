@@ -20,7 +20,7 @@ from cdfd.demo.writer import TableWriter
 from cdfd.encode.json import LineEncoder
 from cdfd.errors import ExistsError, SinkError
 from cdfd.log.table import Table
-from cdfd.model.columns import CHANGE_COLUMNS, CHANGE_TYPE
+from cdfd.model.columns import CHANGE_TYPE
 from cdfd.model.position import Position
 from cdfd.model.version import Version
 from cdfd.runtime.clock import SystemClock
@@ -90,8 +90,7 @@ async def _show(lake: str, folder: Path) -> None:
     for batch in sink.batches:
         for row in batch.to_pylist():
             sign = -1 if row[CHANGE_TYPE] in ("delete", "update_preimage") else 1
-            values = {name: value for name, value in row.items() if name not in {each.name for each in CHANGE_COLUMNS}}
-            folded[tuple(values.get(column) for column in writer.schema.names)] += sign
+            folded[tuple(row.get(column) for column in writer.schema.names)] += sign
     rows = Counter(tuple(row.values()) for row in writer.rows().to_pylist())
     same = +folded == rows and not -folded
     verdict = "equal to" if same else "NOT EQUAL to"

@@ -25,7 +25,7 @@ from cdfd.demo.show import PATIENCE_SECONDS, SHOWN, create_table, place_of, say,
 from cdfd.demo.writer import TableWriter
 from cdfd.errors import SinkError
 from cdfd.log.table import Table
-from cdfd.model.columns import CHANGE_COLUMNS
+from cdfd.model.columns import CHANGE_TYPE, COMMIT_VERSION
 
 _CONFIG = """\
 pipeline: {name}
@@ -170,10 +170,10 @@ class _Reader:
                         )
                     elif number == SHOWN:
                         say(f"... and {len(records) - SHOWN} more")
-                    self.arrived.setdefault(row["_commit_version"], now)
-                    if row["_change_type"] in ("insert", "update_postimage"):
+                    self.arrived.setdefault(row[COMMIT_VERSION], now)
+                    if row[CHANGE_TYPE] in ("insert", "update_postimage"):
                         self.folded[record.key] = row
-                    elif row["_change_type"] == "delete":
+                    elif row[CHANGE_TYPE] == "delete":
                         self.folded.pop(record.key, None)
                 with self._more:
                     self.rows += len(records)
@@ -184,12 +184,8 @@ class _Reader:
 
 def _compare(reader: _Reader, writer: TableWriter) -> None:
     """Compare the last record of each key with the table's rows."""
-    own = {each.name for each in CHANGE_COLUMNS}
     names = writer.schema.names
-    folded = sorted(
-        tuple(str(row.get(name)) for name in names)
-        for row in ({key: value for key, value in row.items() if key not in own} for row in reader.folded.values())
-    )
+    folded = sorted(tuple(str(row.get(name)) for name in names) for row in reader.folded.values())
     rows = sorted(tuple(str(row[name]) for name in names) for row in writer.rows().to_pylist())
     verdict = "equal to" if folded == rows else "NOT EQUAL to"
     say(f"\nAll {reader.rows} records applied by key: {verdict} the table's {len(rows)} rows.")
