@@ -103,7 +103,7 @@ class Status:
         several, at_work = bool(config.sinks), whole is not None and bool(whole.tables()) and not whole.not_ready()
         own = Metrics(__version__, native=native.built, sinks=several) if whole is None else whole._metrics
         self._metrics: Metrics = own
-        self._of_sink = (config.sink_name,) if config.sink_name else ()
+        self._sink_label = (config.sink_name,) if config.sink_name else ()
         self._tables = {
             table.name: self._monitor(table, starts_at_work=at_work)
             for table in (() if several or standby else config.listed)
@@ -131,7 +131,7 @@ class Status:
             status.remove(table)
 
     def _monitor(self, table: settings.Table, *, starts_at_work: bool) -> TableMonitor:
-        metrics = self._metrics.table(table.name, *self._of_sink)
+        metrics = self._metrics.table(table.name, *self._sink_label)
         return TableMonitor(table, metrics, self._clock, self.config.sink_name, starts_at_work=starts_at_work)
 
     def table(self, name: str) -> TableMonitor:
@@ -149,7 +149,7 @@ class Status:
     def remove(self, name: str) -> None:
         """Forget a table that the daemon does not deliver any more, with its metrics."""
         del self._tables[name]
-        self._metrics.remove(name, *self._of_sink)
+        self._metrics.remove(name, *self._sink_label)
 
     def tables(self) -> Sequence[TableMonitor]:
         """The monitors of all tables."""
