@@ -129,12 +129,12 @@ class LineageMonitor(Monitor):
         self.end("COMPLETE")
 
     def tick(self) -> None:
-        """Time for an event of a run under way."""
+        """Emit that the run goes on, if one is under way."""
         if self._run is not None:
             self._emit("RUNNING")
 
     def end(self, event: EventType, **facets: Any) -> None:
-        """The run ends with an event, if there is one."""
+        """End the run, if one is under way, with an event of this type."""
         if self._run is not None:
             self._emit(event, **facets)
         self._run = None
