@@ -259,13 +259,15 @@ class Settings(Section):
     def own_topics(self) -> OwnTopics:
         """The topics of the daemon itself."""
         notifications = f"{self.sink.topic_prefix or self.pipeline}.notifications"
-        asked = {notifications: "controls.notifications"} if self.controls.notifications else {}
+        asked_by = dict(self.sink.side_topics(self.pipeline))
+        if self.controls.notifications:
+            asked_by[notifications] = "controls.notifications"
         return OwnTopics(
             exist=self.sink.has_topics,
             heartbeats=self.heartbeat.topic or f"{HEARTBEATS}.{self.pipeline}",
             has_heartbeats=self.heartbeat.interval is not None,
             notifications=notifications,
-            asked_by={**self.sink.side_topics(self.pipeline), **asked},
+            asked_by=asked_by,
             dead_letter_suffix=self.sink.dead_letter_suffix,
         )
 
