@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import random
 import ssl
 import time
 from collections.abc import Mapping
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -190,15 +189,15 @@ class UnityClient:
         return self._session
 
     def _refusal(self, status: int, data: bytes, request: str) -> Refusal:
-        answer = Answer(status)
-        with contextlib.suppress(orjson.JSONDecodeError):
-            # The error of the Delta REST API is below `error`, that of the older one at the top.
+        document: Any = None
+        with suppress(orjson.JSONDecodeError):
             document = orjson.loads(data)
-            fields = document.get("error", document) if isinstance(document, dict) else {}
-            fields = fields if isinstance(fields, dict) else {}
-            kind, message = fields.get("type", fields.get("error_code")), fields.get("message")
-            shown = one_line(self._tokens.redact(message), 300) if isinstance(message, str) else ""
-            answer = Answer(status, kind if isinstance(kind, str) and kind.isidentifier() else "", shown)
+        # The error of the Delta REST API is below `error`, that of the older one at the top.
+        fields = document.get("error", document) if isinstance(document, dict) else {}
+        fields = fields if isinstance(fields, dict) else {}
+        kind, message = fields.get("type", fields.get("error_code")), fields.get("message")
+        shown = one_line(self._tokens.redact(message), 300) if isinstance(message, str) else ""
+        answer = Answer(status, kind if isinstance(kind, str) and kind.isidentifier() else "", shown)
         hint = "Check the token, or the secret of the OAuth client" if status == 401 else None
         error = StorageError(
             f"the catalog {self.options.host} refuses {request}: {answer}",
