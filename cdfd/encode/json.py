@@ -39,9 +39,9 @@ class JsonWriter(Writer[ShapeField]):
         assert isinstance(field.type, Shape)
         return field.type.fields
 
-    def separators(self, fields: Sequence[ShapeField]) -> list[bytes]:
+    def separators(self, fields: Sequence[ShapeField]) -> Sequence[bytes]:
         """Names, brackets and commas."""
-        return object_separators([field.name for field in fields])
+        return object_separators(tuple(field.name for field in fields))
 
     def array(self, array: pa.Array, field: ShapeField) -> Cell:
         """As `cdfd.encode.values.cells`. The envelope's own fields are numbers whatever the rules are."""

@@ -20,6 +20,7 @@
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Literal
 
 import numpy as np
@@ -158,10 +159,11 @@ def check_type(kind: pa.DataType) -> None:
             check_type(kind.field(number).type)
 
 
-def object_separators(names: Sequence[str]) -> list[bytes]:
-    """The text before, between and after the values of an object with these names."""
+@lru_cache(maxsize=1024)
+def object_separators(names: tuple[str, ...]) -> Sequence[bytes]:
+    """The text before, between and after the values of an object with these names: quoted once, not for each batch."""
     quoted = [json.dumps(name, ensure_ascii=False).encode() + b":" for name in names]
-    return [*((b"," if number else b"{") + name for number, name in enumerate(quoted)), b"}" if names else b"{}"]
+    return (*((b"," if number else b"{") + name for number, name in enumerate(quoted)), b"}" if names else b"{}")
 
 
 def _encoder(kind: pa.DataType) -> Callable[[pa.Array, Rules], Column]:
@@ -172,7 +174,7 @@ def _encoder(kind: pa.DataType) -> Callable[[pa.Array, Rules], Column]:
 
 
 def _structs(array: pa.Array, rules: Rules) -> Column:
-    names = [array.type.field(number).name for number in range(array.type.num_fields)]
+    names = tuple(array.type.field(number).name for number in range(array.type.num_fields))
     # `flatten` hides what lies beneath a null struct; it may be anything.
     fields = [cells(field, rules) for field in array.flatten()]
     return Column(join(object_separators(names), fields, len(array)), (np.arange(len(array)),), nulls_of(array))

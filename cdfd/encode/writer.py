@@ -60,8 +60,8 @@ class Writer(Generic[FieldT]):
         Raises:
             DataError: a value that the encoding cannot represent.
         """
-        separators = self.separators(fields)
-        separators = [prefix + separators[0], *separators[1:]]
+        separators = list(self.separators(fields))
+        separators[0] = prefix + separators[0]
         separators[-1] += suffix
         return join(separators, self._cells(payload.values, fields, payload.count, {}), payload.count)
 
@@ -107,7 +107,7 @@ class Writer(Generic[FieldT]):
     def fields(self, field: FieldT) -> Sequence[FieldT]:
         """The fields of a field that is a struct."""
 
-    def separators(self, fields: Sequence[FieldT]) -> list[bytes]:
+    def separators(self, fields: Sequence[FieldT]) -> Sequence[bytes]:
         """The text before, between and after the cells of a struct; by default, there is none."""
         return [b""] * (len(fields) + 1)
 

@@ -123,7 +123,7 @@ def test_the_room_grows_until_all_rows_have_some() -> None:
 def test_rows_within_rows() -> None:
     """Objects that are looked up row by row, whose length stands before them or does not, are the same both ways."""
     batch = orders(300, nulls=True)
-    names = batch.schema.names
+    names = tuple(batch.schema.names)
     index = np.random.default_rng(1).integers(0, len(batch), 1_000)
     nulls = index % 7 == 0
     expected = None
