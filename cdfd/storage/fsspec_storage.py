@@ -85,8 +85,7 @@ class FsspecStorage:
     async def folders(self, folder: str = "") -> Sequence[str]:
         """Names of folders; see `FolderListing`."""
         check_prefix(folder)
-        entries = await self._run("list", folder, lambda: self._entries(folder), checked=True)
-        return sorted({info["name"].rstrip("/").rpartition("/")[2] for info in entries if info["type"] == "directory"})
+        return await self._run("list", folder, lambda: self._folders(folder), checked=True)
 
     async def put_if_absent(self, path: str, data: bytes) -> None:
         """Create an object; see the port. The first one verifies that the store supports this.
@@ -173,6 +172,10 @@ class FsspecStorage:
             if info["type"] == "file" and self._key(f"{folder}{name}") == info["name"] and not is_temporary(name):
                 stats[f"{folder}{name}"] = _as_stat(f"{folder}{name}", info)
         return stats
+
+    def _folders(self, folder: str) -> Sequence[str]:
+        folders = (info["name"] for info in self._entries(folder) if info["type"] == "directory")
+        return sorted({name.rstrip("/").rpartition("/")[2] for name in folders})
 
     def _entries(self, folder: str) -> Sequence[Mapping[str, Any]]:
         try:
