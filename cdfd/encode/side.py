@@ -27,7 +27,7 @@ from cdfd.encode.records import Origin, Records
 from cdfd.model.columns import CHANGE_TYPE, CHANGE_TYPES, change_codes
 from cdfd.model.plan import ChangePlan
 
-_CHANGE_NAMES: Final[tuple[str, ...]] = tuple(CHANGE_TYPES.to_pylist())
+_TYPE_NAMES: Final[tuple[str, ...]] = tuple(CHANGE_TYPES.to_pylist())
 
 EVENTS: Final = "events"
 """The name of the count of events, next to those of rows."""
@@ -41,7 +41,7 @@ class RowCounts:
     """
 
     def __init__(self, key: Sequence[str] | None = None) -> None:
-        self._counts = np.zeros(len(_CHANGE_NAMES), np.int64)
+        self._counts = np.zeros(len(_TYPE_NAMES), np.int64)
         self._counts_events = key is not None
         self._keys = EncodedRows(JsonEncoding(), "Key", key) if key else None
         self._events = 0
@@ -49,7 +49,7 @@ class RowCounts:
     def add(self, batch: pa.RecordBatch) -> None:
         """Count the rows of a batch. `DataError` where it does not end in the change columns."""
         check_change_columns(batch.schema)
-        self._counts += np.bincount(change_codes(batch.column(CHANGE_TYPE)), minlength=len(_CHANGE_NAMES))
+        self._counts += np.bincount(change_codes(batch.column(CHANGE_TYPE)), minlength=len(_TYPE_NAMES))
         if self._counts_events and batch.num_rows:
             self._events += batch.num_rows - len(KeyedRows.of(batch, self._keys).pairs())
 
@@ -60,7 +60,7 @@ class RowCounts:
 
     def by_type(self) -> dict[str, int]:
         """Rows of each change type, all four of them."""
-        return dict(zip(_CHANGE_NAMES, self._counts.tolist(), strict=True))
+        return dict(zip(_TYPE_NAMES, self._counts.tolist(), strict=True))
 
 
 def schema_record(origin: Origin, plan: ChangePlan, change: SchemaChange | None) -> Records:
