@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from cdfd.delta.types.arrow_types import from_arrow
 from cdfd.errors import NotFoundError, SinkError
-from cdfd.model.columns import CHANGE_COLUMNS, change_schema
+from cdfd.model.columns import CHANGE_NAMES, change_schema
 from cdfd.model.control import Control
 from cdfd.model.position import Position
 from cdfd.model.version import Version
@@ -67,7 +67,7 @@ class PartDelivery(Delivery):
         """Encode a batch, and store the files that are full."""
         if self._schema is None or not batch.schema.equals(self._schema):
             uri = self.stored.target.uri
-            left_out = {field.name for field in CHANGE_COLUMNS} - {child.name for child in self.columns.struct}
+            left_out = set(CHANGE_NAMES) - {child.name for child in self.columns.struct}
             with translate_errors("write the rows", uri):
                 rows = from_arrow(pa.schema([field for field in batch.schema if field.name not in left_out]))
                 extended = columns_of_extended(self.columns, rows, "keep")

@@ -14,7 +14,7 @@ from cdfd.delta.types.arrow_types import from_arrow
 from cdfd.delta.types.schema import TableSchema, to_arrow
 from cdfd.delta.types.schema_merge import merge, nullable
 from cdfd.errors import SchemaChangedError, SinkError
-from cdfd.model.columns import CHANGE_COLUMNS, CHANGE_TYPE, change_codes, change_schema
+from cdfd.model.columns import CHANGE_NAMES, CHANGE_TYPE, change_codes, change_schema
 from cdfd.model.position import Position
 from cdfd.model.version import Version
 from cdfd.scan.image_order import DELETE, PRE_IMAGE
@@ -131,8 +131,7 @@ class MirrorDelivery(Adopting):
         Raises:
             SinkError: the table cannot take the rows.
         """
-        names = {field.name for field in CHANGE_COLUMNS}
-        struct = from_arrow(pa.schema([field for field in schema if field.name not in names]))
+        struct = from_arrow(pa.schema([field for field in schema if field.name not in CHANGE_NAMES]))
         before = self._columns or self._mirror.columns
         target = self._mirror.target
         if target.follows and self._source is not None:
@@ -189,7 +188,7 @@ class MirrorDelivery(Adopting):
                 else pa.nulls(batch.num_rows, field.type)
                 for field in self._schema
             ]
-        changes = [batch.column(field.name) for field in CHANGE_COLUMNS]
+        changes = [batch.column(name) for name in CHANGE_NAMES]
         return pa.RecordBatch.from_arrays([*columns, *changes], schema=change_schema(self._schema))
 
     async def _commit_snapshot(self, following: Position) -> None:
