@@ -81,11 +81,7 @@ class MirrorDelivery(Adopting):
         self._state = "failed"
         if batch.num_rows:
             if self._given is None or not batch.schema.equals(self._given):
-                before = self._writer
-                self._start_schema(batch.schema)
-                if before is not None and self._writer is not None and before is not self._writer:
-                    await self._put_all(before.finish())
-                    self._writer.written = before.written
+                await self._start_schema(batch.schema)
             rows = self._cast(batch)
             if self._replaces:
                 assert self._writer is not None
@@ -145,8 +141,8 @@ class MirrorDelivery(Adopting):
         except SchemaChangedError as error:
             raise self._reload_error(error.what) from error
 
-    def _start_schema(self, schema: pa.Schema) -> None:
-        """Merge the columns of rows that follow into those of the table."""
+    async def _start_schema(self, schema: pa.Schema) -> None:
+        """Merge the columns of rows that follow into those of the table. The rows before them stay in the delivery."""
         columns = self.columns_with(schema)
         self._given = schema
         if columns == self._columns:
@@ -155,27 +151,34 @@ class MirrorDelivery(Adopting):
         self._schema = pa.schema([field for field in to_arrow(columns.struct) if not pa.types.is_null(field.type)])
         if self._replaces:
             # Rows that replace all others are not looked up, so their keys are not kept.
-            self._writer = MirrorWriter(columns, self._schema, self._mirror.files, change_feed=False, table=None)
+            writer = MirrorWriter(columns, self._schema, self._mirror.files, change_feed=False, table=None)
+            if self._writer is not None:
+                await self._put_all(self._writer.finish())
+                writer.written = self._writer.written
+            self._writer = writer
             return
-        # The key as the columns are spelled.
+        before, self._net = self._net, NetChanges(self._schema, self._key_in(self._schema), self._mirror.options.space)
+        if before is not None:
+            for batch in before.batches():
+                self._net.add(self._cast(batch))
+
+    def _key_in(self, schema: pa.Schema) -> list[str]:
+        """The columns of the key, as they are spelled in a schema."""
         key = []
-        names = {name.lower(): name for name in self._schema.names}
+        names = {name.lower(): name for name in schema.names}
         for each in self._mirror.options.key:
             name = names.get(each.lower())
             if name is None:
                 raise SinkError(f"the rows have no column {each!r:.200} of the key", table=self._mirror.target.uri)
             key.append(name)
         for name in key:
-            if pa.types.is_nested(self._schema.field(name).type):
+            if pa.types.is_nested(schema.field(name).type):
                 raise SinkError(
                     f"column {name!r:.200} of the key is a struct, a list or a map",
                     table=self._mirror.target.uri,
                     hint="Correct the table's `key`",
                 )
-        before, self._net = self._net, NetChanges(self._schema, key, self._mirror.options.space)
-        if before is not None:
-            for batch in before.batches():
-                self._net.add(self._cast(batch))
+        return key
 
     def _cast(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Rows as the table has them, with the change columns."""
