@@ -188,17 +188,8 @@ class DataFiles:
         """The rows of each partition, in their order, as files have them."""
         stored = rows.select(self._logical)
         if not stored.schema.equals(self._stored):
-            # The names inside of a struct are a part of its type. There is no view in an extension type.
-            columns = []
-            for column, field in zip(stored.columns, self._stored, strict=True):
-                if column.type != field.type:
-                    is_extension = isinstance(field.type, pa.BaseExtensionType)
-                    chunks = [
-                        chunk.cast(field.type) if is_extension else chunk.view(field.type) for chunk in column.chunks
-                    ]
-                    column = pa.chunked_array(chunks, field.type)
-                columns.append(column)
-            stored = pa.table(columns, self._stored)
+            columns = zip(stored.columns, self._stored, strict=True)
+            stored = pa.table([_rename_inside(column, field.type) for column, field in columns], self._stored)
         if not self._partition_by:
             yield (), stored
             return
@@ -234,6 +225,15 @@ _CHANGE_TYPE = CHANGE_COLUMNS[0].with_nullable(True)
 def _write(writer: DataFileWriter, rows: Sequence[pa.Table]) -> None:
     if rows:
         writer.write(pa.concat_tables(rows))
+
+
+def _rename_inside(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
+    """The same values in a type whose structs have other names inside: those are a part of the type."""
+    if column.type == kind:
+        return column
+    # There is no view in an extension type.
+    is_extension = isinstance(kind, pa.BaseExtensionType)
+    return pa.chunked_array([chunk.cast(kind) if is_extension else chunk.view(kind) for chunk in column.chunks], kind)
 
 
 def cast(column: pa.Array, field: pa.Field) -> pa.Array:
