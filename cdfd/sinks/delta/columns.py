@@ -118,7 +118,8 @@ def columns_of_extended(table: Columns, rows: StructType, on_missing_column: str
     Raises:
         SchemaChangedError: the table cannot take the rows.
     """
-    follow, before = on_missing_column == "follow", table
+    follow = on_missing_column == "follow"
+    before = table
     if follow and table.mapping is ColumnMappingMode.NONE:
         # Files that exist have a column by its own name.
         struct, highest = assign_ids(table.struct, table.highest_id, lambda field: field.name)
