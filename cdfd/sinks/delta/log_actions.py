@@ -66,7 +66,7 @@ def mirror_mode(*, change_feed: bool) -> Mode:
 
 
 def evolution(state: TxnState, columns: Columns, mode: Mode, properties: Mapping[str, str]) -> list[Action]:
-    """The actions that give a table other columns, the properties of its mode, and others."""
+    """The actions that give a table other columns, and properties: those of its mode, and these."""
     widened = type_changes(columns.struct) > type_changes(parse_schema(state.metadata.schema_string))
     mapped = column_mapping.properties(columns.mapping, columns.highest_id)
     configuration = {**state.metadata.configuration, **properties, **mode.properties, **mapped}
