@@ -23,7 +23,7 @@ from cdfd.delta.snapshot import Base, Snapshot, replay
 from cdfd.errors import Within
 from cdfd.log import checkpoint_files
 from cdfd.log.log import DeltaLog
-from cdfd.log.segment import Segment
+from cdfd.log.segment import Checkpoint, Segment
 from cdfd.runtime.arrays import array_of
 from cdfd.storage.base import Stat, Storage
 
@@ -131,16 +131,8 @@ async def _list_live(log: DeltaLog, least_bytes: int, segment: Segment) -> LiveL
     await log.anchor(segment.version)
     if segment.checkpoint is None:
         return None
-    checkpoint = segment.checkpoint
-    with Within(log.storage.uri, checkpoint.version, None):
-        checkpoint_state = await asyncio.to_thread(checkpoint_files.read_state, log.storage, checkpoint)
-        begun = checkpoint_files.snapshot_of(checkpoint, checkpoint_state)
-        listing = Listing(
-            checkpoint.version,
-            (*checkpoint.files, *checkpoint_files.sidecar_stats(checkpoint_state.sidecars)),
-            partitioned=bool(begun.metadata.partition_columns),
-            vectors=begun.protocol.min_reader_version >= 3,
-        )
+    with Within(log.storage.uri, segment.checkpoint.version, None):
+        listing, begun = await asyncio.to_thread(_open_checkpoint, log.storage, segment.checkpoint)
     if listing.size < least_bytes:
         return None
     commits = [commit async for commit in log.commits_of(segment)]
@@ -152,6 +144,19 @@ async def _list_live(log: DeltaLog, least_bytes: int, segment: Segment) -> LiveL
     log.check_managed(state.header)
     log.warn_of_mismatches(state)
     return LiveListing(listing, changed, state)
+
+
+def _open_checkpoint(storage: Storage, checkpoint: Checkpoint) -> tuple[Listing, Snapshot]:
+    """Where a checkpoint lists its files, and its state without them. Blocks: a table may have many sidecars and transactions."""
+    state = checkpoint_files.read_state(storage, checkpoint)
+    begun = checkpoint_files.snapshot_of(checkpoint, state)
+    listing = Listing(
+        checkpoint.version,
+        (*checkpoint.files, *checkpoint_files.sidecar_stats(state.sidecars)),
+        partitioned=bool(begun.metadata.partition_columns),
+        vectors=begun.protocol.min_reader_version >= 3,
+    )
+    return listing, begun
 
 
 def _files_at(listing: Listing, storage: Storage, paths: pa.Array) -> pa.Table:

@@ -1,5 +1,6 @@
 """A checkpoint that cannot be read: an older one and log entries serve, with a warning. If they do not, the error names the checkpoint."""
 
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,9 +10,13 @@ from typer.testing import CliRunner
 import cdfd
 from cdfd.cli import app
 from cdfd.delta import paths
+from cdfd.delta.checkpoint import State
+from cdfd.delta.snapshot import Snapshot
 from cdfd.errors import CheckpointError, LogError
+from cdfd.log import checkpoint_files
 from cdfd.log.listing import list_live
 from cdfd.log.log import DeltaLog
+from cdfd.log.segment import Checkpoint
 from cdfd.sinks.ledger.ledger import app_id
 from cdfd.sinks.ledger.source_ledger import SourceLedger
 from cdfd.storage.local import LocalStorage
@@ -57,6 +62,24 @@ async def test_older_files_are_read_in_place_of_a_damaged_checkpoint(
     place = MemoryPlace()
     await feed(damaged, place, clock, 5)
     assert sorted(ids(place)) == [("insert", 5, row) for row in range(1, 6)]
+
+
+async def test_the_state_of_a_checkpoint_is_built_in_a_thread(
+    clock: ManualClock, lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A table may have many transactions and sidecars, which must not stop the other tables."""
+    await table(lake, 3, clock)
+    await checkpoint(lake, 2)
+    threads, build = list[threading.Thread](), checkpoint_files.snapshot_of
+
+    def snapshot_of(checkpoint: Checkpoint, state: State) -> Snapshot:
+        threads.append(threading.current_thread())
+        return build(checkpoint, state)
+
+    monkeypatch.setattr(checkpoint_files, "snapshot_of", snapshot_of)
+    assert await list_live(DeltaLog(lake)) is not None
+    assert threads
+    assert threading.current_thread() not in threads
 
 
 async def test_ledger_in_such_a_table(damaged: Lake, clock: ManualClock) -> None:
