@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -150,12 +151,14 @@ class ParquetReader:
 
     def size_of(self, columns: Sequence[str]) -> int:
         """Decoded bytes of these columns, about: of the file's, as much as they have of its stored bytes."""
-        chosen, whole = (
-            sum(end - start for _, start, end in self._file.ranges(names))
-            for names in (list(columns), self.schema_arrow.names)
-        )
+        stored = sum(end - start for _, start, end in self._file.ranges(list(columns)))
         decoded = sum(group.total_byte_size for group in self.metadata.groups)
-        return decoded * chosen // max(1, whole)
+        return decoded * stored // max(1, self._stored)
+
+    @cached_property
+    def _stored(self) -> int:
+        # Once per file: it is asked for each run of row groups that a filter leaves.
+        return sum(end - start for _, start, end in self._file.ranges(self.schema_arrow.names))
 
 
 class _Ranges:

@@ -339,6 +339,21 @@ def test_some_columns_have_their_share_of_the_size() -> None:
     assert abs(sizes[0] + sizes[1] - sizes[2]) < 10
 
 
+def test_the_stored_bytes_of_a_file_are_summed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    file = reader.ParquetReader(pa.BufferReader(stored(pa.table({"a": [1, 2], "b": ["x", "y"]}))))
+    asked = list[list[str]]()
+
+    class Ranges:
+        def ranges(self, columns: list[str]) -> list[tuple[int, int, int]]:
+            asked.append(columns)
+            return []
+
+    monkeypatch.setattr(file, "_file", Ranges())
+    for _ in range(3):
+        file.size_of(["a"])
+    assert sorted(asked) == [["a"], ["a"], ["a"], ["a", "b"]]
+
+
 @pytest.mark.parametrize("codec", ["none", "snappy", "zstd"])
 @pytest.mark.parametrize("version", ["1.0", "2.0"])
 def test_damage_is_an_error_or_gives_as_many_rows(codec: str, version: str) -> None:
