@@ -21,7 +21,7 @@ from cdfd.errors import DataError
 from cdfd.runtime.arrays import array_of, to_numpy
 from cdfd.scan import variant_text as texts
 from cdfd.scan.updates.equality import plain
-from cdfd.scan.variant_text import MAX_DEPTH, Name, Names, VariantWriter, malformed_error
+from cdfd.scan.variant_text import MAX_DEPTH, Name, Names, VariantWriter, is_object, malformed_error
 
 _MAX_BATCH_BYTES = (1 << 31) - 1
 _HINT = "Read smaller batches"
@@ -189,6 +189,8 @@ class _Fields:
         others = {}
         order: Iterable[bytes] = self.fields
         if value is not None:
+            if not is_object(value):
+                raise malformed_error("a value that is not an object, next to the fields of one")
             others = {name.raw: (name, span) for name, span in writer.fields(value, (0, len(value)))}
             order = sorted(self.fields.keys() | others.keys())
         opening = len(writer.pieces)

@@ -133,10 +133,8 @@ class VariantWriter:
             self._array(data, span, depth)
 
     def fields(self, data: bytes, span: Span) -> list[tuple[Name, Span]]:
-        """Fields of an object, in the order in which it has them, which is that of their names. `DataError` for another value."""
+        """Fields of an object, in the order in which it has them, which is that of their names."""
         start, end = span
-        if start >= end or data[start] & 3 != 2:
-            raise malformed_error("a value that is not an object, next to the fields of one")
         header = data[start] >> 2
         offset_width, id_width = (header & 3) + 1, (header >> 2 & 3) + 1
         count, place = _count(data, start + 1, end, large=bool(header >> 4 & 1))
@@ -178,6 +176,11 @@ class VariantWriter:
                 pieces.append(b",")
             self.value(data, (first + offsets[number], first + offsets[number + 1]), depth + 1)
         pieces.append(b"]")
+
+
+def is_object(data: bytes) -> bool:
+    """Whether a value is an object."""
+    return bool(data) and data[0] & 3 == 2
 
 
 def _check_places(offsets: Sequence[int], first: int, end: int) -> None:
