@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from cdfd.errors import DataError
 from cdfd.runtime.arrays import array_of, to_numpy
 from cdfd.scan import variant_text as texts
-from cdfd.scan.updates.equality import plain
+from cdfd.scan.updates.equality import to_plain
 from cdfd.scan.variant_text import MAX_DEPTH, Name, Names, VariantWriter, is_object, malformed_error
 
 _MAX_BATCH_BYTES = (1 << 31) - 1
@@ -44,7 +44,7 @@ def to_json(array: pa.Array) -> pa.Array:
     Raises:
         DataError: a value is not a variant.
     """
-    array = plain(array)
+    array = to_plain(array)
     if not pa.types.is_struct(array.type):
         raise malformed_error(f"a column of type {array.type!s:.200}")
     present = array.drop_null()
@@ -225,7 +225,7 @@ def _group(array: pa.Array, depth: int) -> _Group:
     values = None if value is None else _binary(value).to_pylist()
     if typed is None:
         return _Group(values, None, [])
-    typed = plain(typed)
+    typed = to_plain(typed)
     return _Group(values, _typed_value(typed, depth), typed.is_valid().to_pylist())
 
 
@@ -239,7 +239,7 @@ def _typed_value(array: pa.Array, depth: int) -> _Typed:
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         lengths = to_numpy(array.value_lengths().fill_null(0))
         bounds = [0, *np.cumsum(lengths, dtype=np.int64).tolist()]
-        return _Items(bounds, _group(plain(array.flatten()), depth + 1))
+        return _Items(bounds, _group(to_plain(array.flatten()), depth + 1))
     numbers, text = _primitives(array)
     return _Primitives([None if number is None else text(number) for number in numbers.to_pylist()])
 
@@ -284,7 +284,7 @@ def _columns(array: pa.Array) -> dict[str, pa.Array]:
 
 
 def _binary(array: pa.Array) -> pa.Array:
-    array = plain(array)
+    array = to_plain(array)
     kind = array.type
     if pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_null(kind):
         return array.cast(pa.large_binary())

@@ -7,7 +7,7 @@ are equal if their entries are equal in the same order.
 fields' codes, so nesting costs one dictionary a level.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -39,7 +39,7 @@ def codes(columns: Sequence[Column], rows: int, *, key: bool = False) -> Integer
 
 def same(left: Column, right: Column) -> Mask:
     """For each row, whether two columns of the same type have the same value."""
-    left, right = plain(left), plain(right)
+    left, right = to_plain(left), to_plain(right)
     if pa.types.is_nested(left.type):
         # The type says whether nulls are allowed, which does not matter here; both come from one schema.
         chunks = [chunk for side in (left, right) for chunk in getattr(side, "chunks", [side])]
@@ -62,14 +62,14 @@ def hashes(columns: Sequence[Column], rows: int) -> npt.NDArray[np.uint64]:
     """A hash of each row's key, the same in any process: equal keys have equal hashes."""
     total = np.zeros(rows, np.uint64)
     for column in columns:
-        total = _mix(total ^ _hash(plain(column)))
+        total = _mix(total ^ _hash(to_plain(column)))
     return total
 
 
 def _hash(column: Column) -> npt.NDArray[np.uint64]:
     kind = column.type
     if pa.types.is_dictionary(kind) or isinstance(column, pa.ChunkedArray):
-        column = plain(column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column)
+        column = to_plain(column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column)
         kind = column.type
     if pa.types.is_string(kind) or pa.types.is_binary(kind) or pa.types.is_decimal(kind):
         texts = column.cast(pa.string()) if pa.types.is_decimal(kind) else column
@@ -116,7 +116,7 @@ _INVERSE = np.uint64(pow(int(_FACTOR), -1, 1 << 64))
 
 def _column(column: Column, *, key: bool) -> Integers:
     """Codes of one column, at least 0; they may be far apart."""
-    column = plain(column)
+    column = to_plain(column)
     if pa.types.is_nested(column.type):
         return _nested_codes(column, key=key)
     if pa.types.is_null(column.type):
@@ -207,19 +207,19 @@ def _floats(column: Column, *, key: bool) -> Integers:
     return (values + 0.0 if key else values).view(np.int64)
 
 
-def plain(column: Column) -> Column:
+def to_plain(column: Column) -> Column:
     """A column in plain Arrow types: the storage of extension types, such as variants; the values of dictionaries."""
+    unwrap: Callable[[Any], Any]
     while True:
         if isinstance(column.type, pa.BaseExtensionType):
-            storage = column.type.storage_type
-            if isinstance(column, pa.ChunkedArray):
-                column = pa.chunked_array([chunk.storage for chunk in column.chunks], storage)
-            else:
-                column = column.storage
+            kind, unwrap = column.type.storage_type, lambda array: array.storage
         elif pa.types.is_dictionary(column.type):
-            column = column.cast(column.type.value_type)
+            # Arrow's cast does not decode structs and lists.
+            kind, unwrap = column.type.value_type, lambda array: array.dictionary_decode()
         else:
             return column
+        is_chunked = isinstance(column, pa.ChunkedArray)
+        column = pa.chunked_array(map(unwrap, column.chunks), kind) if is_chunked else unwrap(column)
 
 
 def _booleans(column: Column) -> Mask:

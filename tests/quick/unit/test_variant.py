@@ -238,6 +238,8 @@ def test_dictionary_columns_are_read() -> None:
         names=["metadata", "value"],
     )
     assert to_json(column).to_pylist() == ["true", "false", "true"]
+    whole = pa.DictionaryArray.from_arrays(pa.array([1, None, 0]), column)
+    assert to_json(whole).to_pylist() == ["false", None, "true"]
 
 
 @pytest.mark.parametrize(
