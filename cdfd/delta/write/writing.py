@@ -203,10 +203,10 @@ def check_deletable(protocol: Protocol, metadata: Metadata) -> None:
 #     rowIdHighWaterMark 99, files of 10 and 5 rows  ->  baseRowId 100 and 110, rowIdHighWaterMark 114
 
 ROW_TRACKING = "rowTracking"
-DOMAIN = "delta.rowTracking"
-_MARK = "rowIdHighWaterMark"
+ROW_TRACKING_DOMAIN = "delta.rowTracking"
+_HIGH_WATER_MARK = "rowIdHighWaterMark"
 _SUSPENDED = "delta.rowTrackingSuspended"
-PRESERVED = {"delta.rowTracking.preserved": "true"}
+ROW_IDS_PRESERVED = {"delta.rowTracking.preserved": "true"}
 """Tags of a commit that keeps the ids of rows that it copies."""
 
 
@@ -226,15 +226,15 @@ def high_water_mark(domains: Mapping[str, DomainMetadata]) -> int:
     Raises:
         LogError: the domain's configuration has no such number.
     """
-    domain = domains.get(DOMAIN)
+    domain = domains.get(ROW_TRACKING_DOMAIN)
     if domain is None:
         return -1
     try:
-        mark = orjson.loads(domain.configuration)[_MARK]
+        mark = orjson.loads(domain.configuration)[_HIGH_WATER_MARK]
     except (orjson.JSONDecodeError, KeyError, TypeError):
         mark = None
     if isinstance(mark, bool) or not isinstance(mark, int):
-        raise LogError(f"the domain {DOMAIN} has no {_MARK}: {domain.configuration!r:.200}")
+        raise LogError(f"the domain {ROW_TRACKING_DOMAIN} has no {_HIGH_WATER_MARK}: {domain.configuration!r:.200}")
     return mark
 
 
@@ -250,5 +250,8 @@ def with_row_ids(files: Sequence[tuple[Mapping[str, Any], int]], mark: int, vers
     for fields, rows in files:
         actions.append(("add", {**fields, "baseRowId": mark + 1, "defaultRowCommitVersion": version}))
         mark += rows
-    configuration = orjson.dumps({_MARK: mark}).decode()
-    return [*actions, ("domainMetadata", {"domain": DOMAIN, "configuration": configuration, "removed": False})]
+    configuration = orjson.dumps({_HIGH_WATER_MARK: mark}).decode()
+    return [
+        *actions,
+        ("domainMetadata", {"domain": ROW_TRACKING_DOMAIN, "configuration": configuration, "removed": False}),
+    ]

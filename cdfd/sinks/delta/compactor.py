@@ -23,7 +23,7 @@ from cdfd.delta.files import PackedFiles
 from cdfd.delta.snapshot import Snapshot
 from cdfd.delta.statistics import record_count
 from cdfd.delta.types.schema import ColumnMappingMode
-from cdfd.delta.write.writing import PRESERVED, has_type, keeps_ids
+from cdfd.delta.write.writing import ROW_IDS_PRESERVED, has_type, keeps_ids
 from cdfd.errors import CdfdError, DataError
 from cdfd.model.file_scan import FileScan, RowIds
 from cdfd.model.refinement import RowTracking
@@ -83,7 +83,7 @@ class Compactor:
         if not groups:
             return
         ids = RowTracking.of(state.metadata.configuration) if keeps_ids(state.protocol, state.metadata) else None
-        tags = NO_TAGS if ids is None else PRESERVED
+        tags = NO_TAGS if ids is None else ROW_IDS_PRESERVED
         log = TxnLog(self.storage, self.clock, operation="OPTIMIZE", check=self.check, blind=False, tags=tags)
         try:
             newest = await log.state()

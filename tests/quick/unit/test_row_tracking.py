@@ -5,7 +5,7 @@ import json
 import pytest
 
 from cdfd.delta.actions import DomainMetadata, Metadata, Protocol
-from cdfd.delta.write.writing import DOMAIN, gives_ids, high_water_mark, keeps_ids, with_row_ids
+from cdfd.delta.write.writing import ROW_TRACKING_DOMAIN, gives_ids, high_water_mark, keeps_ids, with_row_ids
 from cdfd.errors import LogError
 
 TRACKED = Protocol(1, 7, None, frozenset({"rowTracking", "domainMetadata"}))
@@ -37,10 +37,10 @@ def test_ids_follow_the_highest_one() -> None:
         ("b", 13, 4),
         ("c", 13, 4),
     ]
-    assert (kind, domain["domain"], domain["removed"]) == ("domainMetadata", DOMAIN, False)
-    written = DomainMetadata(DOMAIN, str(domain["configuration"]))
+    assert (kind, domain["domain"], domain["removed"]) == ("domainMetadata", ROW_TRACKING_DOMAIN, False)
+    written = DomainMetadata(ROW_TRACKING_DOMAIN, str(domain["configuration"]))
     assert json.loads(written.configuration) == {"rowIdHighWaterMark": 14}
-    assert high_water_mark({DOMAIN: written}) == 14
+    assert high_water_mark({ROW_TRACKING_DOMAIN: written}) == 14
 
 
 def test_table_without_ids_has_no_highest_one() -> None:
@@ -50,4 +50,4 @@ def test_table_without_ids_has_no_highest_one() -> None:
 @pytest.mark.parametrize("text", ["", "{}", "[]", "7", '{"rowIdHighWaterMark":true}', '{"rowIdHighWaterMark":"7"}'])
 def test_domain_without_the_highest_id_is_refused(text: str) -> None:
     with pytest.raises(LogError, match="rowIdHighWaterMark"):
-        high_water_mark({DOMAIN: DomainMetadata(DOMAIN, text)})
+        high_water_mark({ROW_TRACKING_DOMAIN: DomainMetadata(ROW_TRACKING_DOMAIN, text)})
