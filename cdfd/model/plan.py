@@ -80,10 +80,8 @@ class ChangePlan:
 
     def continues(self, position: Position) -> bool:
         """Whether the parts before a position in this version are parts of this plan."""
-        if position.part > len(self.scans):
-            return False
-        is_within = position.part > 0 and position.phase == "stream"
-        return not is_within or position.is_unrefined == (self.refinement is None)
+        other = position.is_unrefined if self.refinement is not None else position.is_refined
+        return position.part <= len(self.scans) and not other
 
 
 class LiveScans(Sequence[FileScan]):

@@ -40,8 +40,13 @@ class Position:
         return self.version if self.part or self.phase == "snapshot" else self.version - 1
 
     @property
+    def is_refined(self) -> bool:
+        """Whether the delivered parts of the version are buckets of its refinement, whose ordinals are far apart."""
+        return self.part > 0 and self.phase == "stream" and self.ordinal >= ORDINAL_SPAN
+
+    @property
     def is_unrefined(self) -> bool:
-        """Whether the delivered parts of the version are its files, and not buckets of its refinement, whose ordinals are far apart."""
+        """Whether the delivered parts of the version are its files."""
         return self.part > 0 and self.phase == "stream" and self.ordinal < ORDINAL_SPAN
 
     def fields(self) -> dict[str, str | int]:
