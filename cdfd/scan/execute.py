@@ -48,10 +48,10 @@ from cdfd.storage.base import WholeFiles
 TINY_FILE_BYTES = 16 << 10
 """Bytes of a file, below which it holds a few rows only."""
 
-FILES, SMALL_FILES = 6, 16
+PREFETCHED_FILES, PREFETCHED_SMALL_FILES = 6, 16
 """Files to prefetch, at least, beyond the one that is read next: of any size, and of those that are small. Where plans hold more files, up to
 three times as many."""
-SMALL_BYTES = 512 << 10
+SMALL_FILE_BYTES = 512 << 10
 """Bytes of a small file, on average: it takes less time than its round trip."""
 
 
@@ -323,7 +323,7 @@ def _prefetch_plans(
     """The plans. They are taken early enough to prefetch `_files_ahead` files; an error is raised after the plans that come before it."""
     source = iter(plans)
     waiting: deque[ChangePlan] = deque()
-    fetched, failed, more, ahead = 0, None, True, FILES
+    fetched, failed, more, ahead = 0, None, True, PREFETCHED_FILES
     while True:
         while more and fetched < ahead:
             try:
@@ -351,7 +351,7 @@ def _prefetch_plans(
 
 def _files_ahead(plan: ChangePlan) -> int:
     """How many files of a plan to prefetch."""
-    return SMALL_FILES if 0 < plan.size <= SMALL_BYTES * len(plan.files) else FILES
+    return PREFETCHED_SMALL_FILES if 0 < plan.size <= SMALL_FILE_BYTES * len(plan.files) else PREFETCHED_FILES
 
 
 def _prefetch_scans(plan: ChangePlan, scans: Sequence[FileScan], files: TableFiles, whole: bool) -> Iterator[FileScan]:
