@@ -257,9 +257,11 @@ def features_report(protocol: Protocol, metadata: Metadata, *, by_catalog: bool 
         for name in sorted(readers)
     ]
     for name in sorted(writer_features(protocol) - readers):
-        status: Literal["supported", "refused", "ignored"] = "supported" if name in _READ_THOUGH_WRITER else "ignored"
+        status: Literal["supported", "refused", "ignored"] = "ignored"
         if name in _REFUSED_WRITER_FEATURES:
             status = "refused"
+        elif name in _READ_THOUGH_WRITER:
+            status = "supported"
         report.append(Feature(name, "writer", status, _is_enabled(name, metadata)))
     return report
 
