@@ -81,12 +81,12 @@ class _Compiler:
                 return self._comparison(left, operator, right)
             case Membership(column, items):
                 equal = [self._with_literal(column, "=", item) for item in items]
-                other = self._of_values(column)
+                of_values = self._of_values(column)
                 # With a null among the values, a row is either in the list or unknown.
                 may_be_false = all(item.form != "null" for item in items)
                 return lambda range_of: (
                     any(term(range_of)[0] for term in equal),
-                    may_be_false and other(range_of)[1],
+                    may_be_false and of_values(range_of)[1],
                 )
             case IsNull(column):
                 return self._of_range(column, lambda range: (range.nulls is not False, range.values), (True, False))
