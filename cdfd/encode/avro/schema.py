@@ -61,7 +61,7 @@ class AvroSchema:
     def __init__(self, kind: Kind, *, names: bool) -> None:
         self._connect = names
         self._full_names: dict[int, str] = {}
-        self._given: set[str] = set()
+        self._names_in_use: set[str] = set()
         self.text = json.dumps(self._type(kind, RecordNames("")), ensure_ascii=False, separators=(",", ":"))
 
     def _type(self, kind: Kind, names: RecordNames) -> Any:
@@ -97,8 +97,8 @@ class AvroSchema:
         namespace, _, name = legal_path(kind.name).rpartition(".")
         document |= {"name": name, "namespace": namespace}
         self._full_names[id(kind)] = f"{namespace}.{name}"
-        self._given.add(name)
-        document["fields"] = self._fields(kind.fields, RecordNames(name, self._given))
+        self._names_in_use.add(name)
+        document["fields"] = self._fields(kind.fields, RecordNames(name, self._names_in_use))
         if self._connect and f"{namespace}.{name}" != kind.name:
             document["connect.name"] = kind.name
         return document

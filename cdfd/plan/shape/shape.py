@@ -8,13 +8,11 @@ from dataclasses import dataclass, replace
 from cdfd.delta.types.datatypes import ByName, StructField, StructType
 from cdfd.delta.types.schema import TableSchema
 from cdfd.errors import ConfigError, MissingColumnError
-from cdfd.model.columns import CHANGE_COLUMNS, CHANGE_TYPES
+from cdfd.model.columns import CHANGE_NAMES, CHANGE_TYPES
 from cdfd.plan.shape.chosen import Chosen
 from cdfd.plan.shape.compiler import check_filter, column_type
 from cdfd.plan.shape.masks import Mask
 from cdfd.plan.shape.predicate import Predicate
-
-_CHANGE_NAMES = frozenset(field.name for field in CHANGE_COLUMNS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +34,7 @@ class Shape:
     def __post_init__(self) -> None:
         if self.columns is not None and len({each.published.lower() for each in self.columns}) < len(self.columns):
             raise ConfigError("two columns are published by the same name", hint="Correct `columns`")
-        if self.columns is not None and (taken := _CHANGE_NAMES & {each.published for each in self.columns}):
+        if self.columns is not None and (taken := {each.published for each in self.columns}.intersection(CHANGE_NAMES)):
             raise ConfigError(f"a column cannot be published as {min(taken)}, the name of a change column")
         if len({name.lower() for name, _ in self.masks}) < len(self.masks):
             raise ConfigError("a column has two masks")

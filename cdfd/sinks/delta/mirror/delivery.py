@@ -51,7 +51,7 @@ class MirrorDelivery(Adopting):
         self._position = position
         self._replaces = position.phase == "snapshot"
         self._columns: Columns | None = None
-        self._given: pa.Schema | None = None
+        self._rows_schema: pa.Schema | None = None
         self._schema: pa.Schema | None = None
         self._source: TableSchema | None = None
         self._net: NetChanges | None = None
@@ -80,7 +80,7 @@ class MirrorDelivery(Adopting):
         require_open(self._state, self._position)
         self._state = "failed"
         if batch.num_rows:
-            if self._given is None or not batch.schema.equals(self._given):
+            if self._rows_schema is None or not batch.schema.equals(self._rows_schema):
                 await self._start_schema(batch.schema)
             rows = self._cast(batch)
             if self._replaces:
@@ -144,7 +144,7 @@ class MirrorDelivery(Adopting):
     async def _start_schema(self, schema: pa.Schema) -> None:
         """Merge the columns of rows that follow into those of the table. The rows before them stay in the delivery."""
         columns = self.columns_with(schema)
-        self._given = schema
+        self._rows_schema = schema
         if columns == self._columns:
             return
         self._columns = columns
