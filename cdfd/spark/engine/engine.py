@@ -80,13 +80,19 @@ def pack(part: Part) -> bytes:
     return zlib.compress(pickle.dumps(part), 1)
 
 
+def unpack(item: bytes) -> Part:
+    """The part that was `pack`ed."""
+    part: Part = pickle.loads(zlib.decompress(item))
+    return part
+
+
 def deliver_part(assignment: Assignment, item: bytes) -> bytes:
     """Deliver a part that was `pack`ed; the result is its deliveries, pickled. Runs in an executor.
 
     Raises:
         CdfdError: as in `Assignment.deliver`.
     """
-    number, part = pickle.loads(zlib.decompress(item))
+    number, part = unpack(item)
     return pickle.dumps(asyncio.run(assignment.deliver(number, part, _WORKERS)))
 
 
@@ -96,7 +102,7 @@ def measure_part(assignment: Assignment, item: bytes) -> bytes:
     Raises:
         CdfdError: as in `measure`.
     """
-    _, split = pickle.loads(zlib.decompress(item))
+    _, split = unpack(item)
     return pickle.dumps(measure(split, assignment.execution(_WORKERS)))
 
 

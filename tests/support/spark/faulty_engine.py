@@ -5,10 +5,8 @@ python -m tests.support.spark.faulty_engine MASTER SERVERS NAME TABLE NEWEST NOT
 
 import asyncio
 import os
-import pickle
 import signal
 import sys
-import zlib
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -19,7 +17,7 @@ from cdfd.deliver.assignment import Assignment
 from cdfd.scan.splits import Part
 from cdfd.sinks.jobs import Delivered
 from cdfd.sinks.kafka.transactions.delivery import KafkaDelivery
-from cdfd.spark.engine.engine import SparkEngine, deliver_part
+from cdfd.spark.engine.engine import SparkEngine, deliver_part, unpack
 from cdfd.spark.engine.sessions import Sessions
 from tests.support.kafka.delivering import Delivering
 from tests.support.spark.session import quick
@@ -27,7 +25,7 @@ from tests.support.spark.session import quick
 
 def faulty(notes: str, assignment: Assignment, item: bytes) -> bytes:
     """Delivers a part, and the first time ends in one way or another; how, its number decides."""
-    number, _ = pickle.loads(zlib.decompress(item))
+    number, _ = unpack(item)
     note = Path(notes, str(number))
     if note.exists():
         return deliver_part(assignment, item)
