@@ -27,7 +27,7 @@ def create_table(empty: DataFrame, target: str, partition_by: Sequence[str], pro
     if partition_by:
         writer = writer.partitionBy(*partition_by)
     try:
-        if "/" in target:
+        if _is_path(target):
             writer.save(target)
         else:
             writer.saveAsTable(target)
@@ -42,12 +42,16 @@ def create_table(empty: DataFrame, target: str, partition_by: Sequence[str], pro
 
 def read_table(spark: SparkSession, target: str) -> DataFrame:
     """The rows of a table."""
-    return spark.read.format("delta").load(target) if "/" in target else spark.table(target)
+    return spark.read.format("delta").load(target) if _is_path(target) else spark.table(target)
 
 
 def identifier(target: str) -> str:
     """The name of a table in SQL."""
-    return f"delta.{quoted(target)}" if "/" in target else target
+    return f"delta.{quoted(target)}" if _is_path(target) else target
+
+
+def _is_path(target: str) -> bool:
+    return "/" in target
 
 
 def check_absolute(name: str, target: str) -> None:
@@ -60,7 +64,7 @@ def check_absolute(name: str, target: str) -> None:
     Raises:
         ConfigError: the path is relative.
     """
-    if "/" in target and not target.startswith("/") and ":/" not in target:
+    if _is_path(target) and not target.startswith("/") and ":/" not in target:
         raise ConfigError(
             f"`{name}` is a relative path",
             path=target.rstrip("/"),
