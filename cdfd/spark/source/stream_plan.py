@@ -201,8 +201,9 @@ class StreamPlanner:
             return live, [PlanRange(live.plan, _check(live.plan, start, self.table.uri), stop)]
         window = windows.at(start.part)
         _check(window.plan, window.within(start), self.table.uri)
+        last = window.total if stop is None else min(stop, window.total)
         ranges, part = list[PlanRange](), start.part
-        while part < (window.total if stop is None else min(stop, window.total)):
+        while part < last:
             window = windows.at(part)
             at = start.at_part(window.first, window.ordinal) if ranges else start
             ranges.append(PlanRange(window.plan, window.within(at), None if stop is None else stop - window.first))
