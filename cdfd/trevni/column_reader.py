@@ -154,19 +154,22 @@ class ColumnReader:
         """
         self.available(entries)
         piece = self._pieces[0]
-        lengths, each, count = piece.decoded.lengths, None, entries
-        first, piece.entry = piece.entry, piece.entry + entries
-        if lengths is not None:
+        lengths, first = piece.decoded.lengths, piece.entry
+        piece.entry += entries
+        if lengths is None:
+            each, value, count = None, first, entries
+        else:
             if lengths.ends is not None and entries > UNBACKED + piece.size:
                 raise self._wrong(piece, f"a row has {entries} values in the parent, for which the file has no bytes")
             each = lengths.expand(first, piece.entry)
-            count = int(each.sum())
-            first, piece.value = piece.value, piece.value + count
+            value, count = piece.value, int(each.sum())
+            piece.value += count
         is_null = self.column.type is ValueType.NULL
-        column_slice = Slice(each, pa.nulls(count) if is_null else piece.decoded.values.slice(first, count))
+        column_slice = Slice(each, pa.nulls(count) if is_null else piece.decoded.values.slice(value, count))
         self.row = row
         if row == piece.end:
             left = self._left(piece)
+            # Where the blocks do not say how many bits are values, up to seven fill the last byte.
             if left and not (self._apart and left < 8):
                 raise self._wrong(piece, f"{left} values are left after the blocks' rows")
             self._pieces.popleft()
