@@ -33,8 +33,8 @@ def shape_of(metadata: FileMetadata) -> Record:
         return _physical(metadata.columns)
     columns, shape = avro_schema.parse(text, metadata.num_columns)
     for actual, expected in zip(metadata.columns, columns, strict=False):
-        same = actual.name == expected.name and actual.parent == expected.parent
-        if not same or actual.type != expected.type or actual.array != expected.array:
+        place, described = ((each.name, each.type, each.array, each.parent) for each in (actual, expected))
+        if place != described:
             what = f"the Avro schema has {expected.name!r:.100} ({expected.type}) here, and the file another column"
             raise TrevniError(what).at(column=actual.name)
     if len(columns) != metadata.num_columns:
