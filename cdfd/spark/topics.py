@@ -55,11 +55,14 @@ _READ: Final[Mapping[EncodingName, tuple[EnvelopeName, ...]]] = {
     "avro": get_args(EnvelopeName),
     "arrow": ("flat",),
 }
+"""Envelopes that are read, by encoding."""
 _FUNCTIONS: Final[Mapping[EncodingName, str]] = {
     "protobuf": "`from_protobuf`",
     "connect_json": "`from_json`",
 }
+"""Functions of Spark that read other encodings."""
 _FORMS: Final = ("decimal", "time", "binary")
+"""Keys of a format that choose the form of values."""
 
 _SPLITS: Final = frozenset({"minpartitions", "maxrecordsperpartition"})
 # Spark gives Python workers many records at a time, whatever their length: of half a megabyte each, these are 128 MB.

@@ -50,6 +50,7 @@ _FILE, _ROW, _PATH, _FIRST, _WORDS, _BEFORE, _TOTAL, _KEEPS, _BASE = (
     f"{OWN}{name}" for name in ("file", "row", "path", "first", "words", "before", "total", "keeps", "base")
 )
 _VALUE_OF: Final = f"{OWN}of_"
+"""The names of joined columns begin so; the rest is that of the column whose value differs between files."""
 _VECTORS: Final = {
     _FIRST: pa.int64(),
     _WORDS: pa.list_(pa.int64()),
