@@ -169,7 +169,7 @@ class ColumnReader:
         self.row = row
         if row == piece.end:
             left = self._left(piece)
-            # Where the blocks do not say how many bits are values, up to seven fill the last byte.
+            # If the blocks do not say how many bits are values, up to seven others fill the last byte.
             if left and not (self._apart and left < 8):
                 raise self._wrong(piece, f"{left} values are left after the blocks' rows")
             self._pieces.popleft()

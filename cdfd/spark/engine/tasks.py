@@ -107,7 +107,7 @@ def run(spark: SparkSession, name: str, items: Sequence[bytes], work: Work) -> l
         work: runs in executors, where cdfd is installed.
 
     Raises:
-        PySparkException, Py4JError, OSError: `work` failed, or Spark did not finish the job; see `translated`.
+        PySparkException, Py4JError, OSError: `work` failed, or Spark did not finish the job; see `translate`.
     """
     # A class without a module is pickled by value.
     job = type("Job", (_Job,), {"called": name, "items": list(items), "work": (work,)})

@@ -84,7 +84,7 @@ class StreamPlanner:
         """The start of a stream without a checkpoint.
 
         Raises:
-            CdfdError: as `tail.start.start_position` says.
+            CdfdError: as `start_position` says.
         """
         position = await start_position(
             self.table.log, "snapshot" if self.options.start is None else self.options.start, SystemClock().now_ms()
