@@ -38,6 +38,7 @@ from cdfd.storage.s3.native import (
     modified_ms,
     reader_for,
     region_of,
+    wait_for_threads,
 )
 from cdfd.storage.s3.options import S3Options
 
@@ -79,6 +80,7 @@ class S3Client:
         self.conditional_buckets: set[str] = set()
         """Buckets whose conditional PUT was verified."""
         loop.on_close(self._open.aclose)
+        loop.on_close(wait_for_threads)
 
     async def get(self, request: Request, start: int, length: int | None, *, etag: str | None = None) -> GetResult:
         """Bytes of an object, as in `Storage.read`; a negative `start` counts from the end. With `etag`, only of that write.

@@ -9,19 +9,21 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 import time
 import urllib.request
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
+from types import FrameType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import obstore
 import pyarrow as pa
 from aiobotocore.credentials import AioCredentials
 from obstore.exceptions import BaseError, PreconditionError
-from obstore.store import S3Store
+from obstore.store import MemoryStore, S3Store
 
 from cdfd.storage.credentials import Keys, KeySource
 from cdfd.storage.s3 import clock as s3_clock
@@ -310,6 +312,28 @@ async def reader_for(session: Any, options: S3Options, client: Callable[[], Awai
 def region_of(session: Any, options: S3Options) -> str:
     """The region to sign for: S3's first one, if none is set."""
     return options.region or session.get_config_variable("region") or "us-east-1"
+
+
+async def wait_for_threads() -> None:
+    """Wait until no thread of obstore is in Python, or about to be. Call it before the interpreter ends.
+
+    Before Python 3.14, `pthread_exit` ends a thread that wants the GIL while the interpreter ends. Within Rust's frames, that aborts the
+    process, without a message, although all of its work is done.
+    """
+    if not _used or _forked:
+        return
+    # A cancelled request wants the GIL once more. Threads take requests in order, so they have taken all of those before this one.
+    await obstore.put_async(MemoryStore(), "last", b"")
+    # A thread wakes the loop with a result, and then wants the GIL again.
+    calls = {asyncio.BaseEventLoop.call_soon_threadsafe.__code__, _credential.__code__}
+    while any(_outermost(frame).f_code in calls for frame in sys._current_frames().values()):
+        await asyncio.sleep(0.001)
+
+
+def _outermost(frame: FrameType) -> FrameType:
+    while frame.f_back is not None:
+        frame = frame.f_back
+    return frame
 
 
 def _range(start: int, length: int | None) -> Any:

@@ -3,6 +3,8 @@
 import asyncio
 import gc
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
@@ -413,3 +415,35 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
         if name.lower().endswith("_proxy") or name.startswith("AWS_"):
             monkeypatch.delenv(name)
     monkeypatch.setenv("AWS_CONFIG_FILE", os.devnull)
+
+
+EXITING = """
+import asyncio, sys, threading, time
+from cdfd.storage.location import open_storage
+
+call_soon_threadsafe = asyncio.BaseEventLoop.call_soon_threadsafe
+
+def slow(self, *arguments, **keywords):
+    handle = call_soon_threadsafe(self, *arguments, **keywords)
+    if isinstance(threading.current_thread(), threading._DummyThread):  # of Rust
+        time.sleep(0.5)
+    return handle
+
+class Late:
+    def __del__(self, sleep=time.sleep):
+        sleep(1)
+
+asyncio.BaseEventLoop.call_soon_threadsafe = slow
+late = Late()  # deleted while the interpreter ends
+store = open_storage(sys.argv[1], {"endpoint_url": sys.argv[2], "access_key_id": sys.argv[3], "secret_access_key": sys.argv[4]})
+print(len(asyncio.run(store.read("a"))))
+"""
+
+
+async def test_a_process_ends_well_while_a_thread_of_rust_is_in_python(moto_server: Server, bucket: str) -> None:
+    await open_store(moto_server.url, bucket).put("a", DATA)
+    arguments = [f"s3://{bucket}/t", moto_server.url, KEY_ID, SECRET]
+    ended = await asyncio.to_thread(
+        subprocess.run, [sys.executable, "-c", EXITING, *arguments], capture_output=True, timeout=60, check=False
+    )
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, b"%d\n" % len(DATA), b"")
