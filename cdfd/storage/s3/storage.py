@@ -204,7 +204,10 @@ class S3Storage:
             for _, other in others:
                 other.cancel()
             if not first.done():
-                await asyncio.wait((asyncio.wrap_future(first),))
+                ended = asyncio.wrap_future(first)
+                # asyncio logs an error that no caller takes. This one is taken below, or not at all if the caller is cancelled.
+                ended.add_done_callback(lambda done: done.cancelled() or done.exception())
+                await asyncio.wait((ended,))
             got = result_or_none(first)
             if got is not None and len(got.data) >= min(got.size, got.size if length is None else length):
                 return got if length is None else replace(got, data=got.data[:length])

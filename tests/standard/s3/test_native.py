@@ -102,6 +102,16 @@ class TestUnknown:
         assert (natively, proxy.count("GET")) == (["t/none"], 1)
         assert await got(store, "x") is not None
 
+    async def test_an_object_that_is_not_there_when_it_is_read_ahead(self, proxy: Proxy, bucket: str) -> None:
+        store = open_store(proxy.url, bucket)
+        await store.put("x", DATA)
+        store.prefetch("absent")
+        with pytest.raises(NotFoundError, match="no object with that name"):
+            await store.read("absent")
+        # asyncio logs their errors when they are deleted.
+        futures = [each for each in gc.get_objects() if isinstance(each, asyncio.Future) and each._log_traceback]
+        assert not [each for each in futures if isinstance(each._exception, NotFoundError)]
+
     async def test_an_answer_that_does_not_say_what_is_not_there(self, proxy: Proxy, bucket: str) -> None:
         store = open_store(proxy.url, bucket)
         await store.put("x", DATA)
