@@ -100,10 +100,17 @@ def gateway() -> Path:
 
 
 # It ends as soon as its standard input does, which the kernel sees to whatever becomes of the process that started it.
+# Its threads look for an object and then put it. S3 does both at once, and two conditional PUTs of one name never succeed.
 _MOTO = """
 import sys, threading, os, logging
 logging.getLogger("werkzeug").setLevel(logging.ERROR)
+from moto.s3.responses import S3Response
 from moto.server import ThreadedMotoServer
+put, one_at_a_time = S3Response.put_object, threading.Lock()
+def put_object(self):
+    with one_at_a_time:
+        return put(self)
+S3Response.put_object = put_object
 server = ThreadedMotoServer("127.0.0.1", int(sys.argv[1]), verbose=False)
 server.start()
 sys.stdin.read()
