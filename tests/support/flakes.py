@@ -19,7 +19,9 @@ PATHS = ("tests/quick", "tests/standard")
 """Those of `make test`."""
 FOLDER = ROOT / ".cache" / "flakes"
 LOAD = 8
-"""Workers that run tests at a time."""
+"""Workers that run tests at a time, at most."""
+RUN_BYTES = 7 << 30
+"""Memory of a run with its servers. One of the tests takes 5 GB."""
 RUN_SECONDS = 7200
 
 
@@ -66,8 +68,9 @@ def main(runs: int, paths: Sequence[str]) -> int:
     FOLDER.mkdir(parents=True, exist_ok=True)
     failed = defaultdict[str, list[int]](list)
     workers = os.cpu_count() or 1
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     began = time.monotonic()
-    with ThreadPoolExecutor(max(1, LOAD // workers)) as pool:
+    with ThreadPoolExecutor(max(1, min(LOAD // workers, memory // RUN_BYTES))) as pool:
         running = {pool.submit(failures, number, paths or PATHS, workers): number for number in range(1, runs + 1)}
         try:
             for run in as_completed(running):
