@@ -10,6 +10,7 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
@@ -28,6 +29,15 @@ def in_thread(work: Callable[P, T]) -> Callable[P, Coroutine[Any, Any, T]]:
         return await asyncio.to_thread(work, *args, **options)
 
     return run
+
+
+async def wait_for_end(work: Future[T], timeout: float | None = None) -> asyncio.Future[T]:
+    """Wait until work in another thread has ended, or `timeout` seconds. A cancelled wait does not cancel the work."""
+    done = asyncio.wrap_future(work)
+    # Retrieve the exception, so that asyncio does not log it after a cancelled wait, or if the caller asks `work` itself.
+    done.add_done_callback(lambda future: future.cancelled() or future.exception())
+    await asyncio.wait((done,), timeout=timeout)
+    return done
 
 
 @asynccontextmanager

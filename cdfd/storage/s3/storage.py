@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 import secrets
 import time
@@ -14,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from cdfd.errors import ConfigError, ExistsError, StorageError
+from cdfd.runtime.tasks import wait_for_end
 from cdfd.storage.base import Stat, check_path, check_prefix, check_range, fetch_each, read_whole
 from cdfd.storage.s3.client import S3Client, client_for
 from cdfd.storage.s3.errors import Request
@@ -204,10 +204,7 @@ class S3Storage:
             for _, other in others:
                 other.cancel()
             if not first.done():
-                ended = asyncio.wrap_future(first)
-                # asyncio logs an error that no caller takes. This one is taken below, or not at all if the caller is cancelled.
-                ended.add_done_callback(lambda done: done.cancelled() or done.exception())
-                await asyncio.wait((ended,))
+                await wait_for_end(first)
             got = result_or_none(first)
             if got is not None and len(got.data) >= min(got.size, got.size if length is None else length):
                 return got if length is None else replace(got, data=got.data[:length])

@@ -1,6 +1,5 @@
 """A thread for blocking calls, with awaitable results."""
 
-import asyncio
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -11,6 +10,7 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from cdfd.errors import SinkError
 from cdfd.runtime.ordered_pool import yield_if_long
+from cdfd.runtime.tasks import wait_for_end
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -118,10 +118,7 @@ async def wait_for_result(work: Future[T], timeout: float | None = None) -> T:
     """
     if work.done():
         return work.result()
-    done = asyncio.wrap_future(work)
-    # Retrieve the exception, so that asyncio does not log it after a cancelled wait.
-    done.add_done_callback(lambda future: future.cancelled() or future.exception())
-    await asyncio.wait((done,), timeout=timeout)
+    done = await wait_for_end(work, timeout)
     if not done.done():
         raise TimeoutError
     return done.result()
