@@ -402,6 +402,21 @@ class TestFaults:
                 break
         assert number >= 40
 
+    async def test_rows_are_read_again_after_a_delivery_that_could_not_read_all(self, tmp_path: Path) -> None:
+        sink = await open_sink(LocalStorage(tmp_path))
+        for version in range(2):
+            await deliver(sink, version, change(version, "insert", [(version, "a", 0.5)]))
+        (file,) = (tmp_path / each["add"]["path"] for each in entries(tmp_path)[-1] if "add" in each)
+        hidden, deleted = file.rename(tmp_path / "hidden"), change(2, "delete", [(1, "a", 0.5)])
+        delivery = await sink.begin(at(2))
+        await delivery.write(deleted)
+        with pytest.raises(SinkError, match="cannot read the target"):
+            await delivery.commit(at(3))
+        await delivery.abort()
+        hidden.rename(file)
+        await deliver(sink, 2, deleted)
+        assert rows_in(tmp_path) == bag([(0, "a", 0.5)])
+
 
 def operations(folder: Path) -> list[str]:
     """Of the versions of a mirror, in their order."""

@@ -110,6 +110,9 @@ class MirrorDelivery(Adopting):
 
     async def abort(self) -> None:
         """Forget the rows. Files that are written are not a part of the table."""
+        if self._state == "failed":
+            # It may have read a part of the rows.
+            self._mirror.table.forget()
         if self._state != "ended":
             self._state = "ended"
             self._net = self._writer = None
