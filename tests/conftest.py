@@ -55,12 +55,20 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """A test of Kafka that fails says the end of its brokers' logs."""
+    """A test of Kafka that fails says the end of its brokers' logs, and what brokers do that it waited for in vain."""
     report = yield
     if report.failed:
         for name, value in getattr(item, "funcargs", {}).items():
             if type(value).__name__ in ("Broker", "SharedBroker"):
                 report.sections.append((f"log of {name}", value.log()[-_LOG_CHARACTERS:]))
+                if (
+                    call.excinfo is not None
+                    and call.excinfo.errisinstance(TimeoutError)
+                    and (value.folder / "pid").exists()
+                ):
+                    from tests.support.kafka.node import thread_dump  # tests of Kafka have imported it
+
+                    report.sections.append((f"threads of {name}", thread_dump(value.folder)))
     return report
 
 

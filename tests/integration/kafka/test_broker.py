@@ -15,7 +15,7 @@ from kafka import KafkaAdminClient, KafkaProducer
 
 from tests.support.kafka import installation
 from tests.support.kafka.broker import Broker
-from tests.support.kafka.node import BrokerError, free_ports
+from tests.support.kafka.node import BrokerError, free_ports, thread_dump
 from tests.support.kafka.reading import Record, read_topic
 from tests.support.kafka.shared import SharedBroker, shared_broker
 
@@ -93,6 +93,14 @@ class TestNode:
             connection.settimeout(20)
             assert len(connection.recv(8)) == 8
         assert values(own, topic) == [b"before"]
+
+    def test_a_dump_shows_its_threads_and_where_those_of_a_silent_one_wait(self, own: Broker) -> None:
+        assert "kafka-request-handler" in thread_dump(own.folder)
+        own.pause()
+        try:
+            assert "threads: T" in thread_dump(own.folder)
+        finally:
+            own.resume()
 
     def test_what_is_wrong_with_it_is_said(self) -> None:
         with (

@@ -7,7 +7,8 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 READY = "Kafka Server started"
@@ -16,15 +17,29 @@ _LAUNCH = 'echo $$ > pid && exec "$@"'
 
 
 _STOP_SECONDS = 5.0
+_DUMP_SECONDS = 5.0
 
 
-def _stopped(pid: int) -> bool:
-    """Whether all threads of a process are stopped (state T)."""
-    states = []
+def _states(pid: int) -> Iterator[tuple[str, str]]:
+    """The state of each thread of a process, as `ps` abbreviates it, and the kernel's function that it waits in."""
     for task in Path(f"/proc/{pid}/task").iterdir():
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # a thread that ended meanwhile
-            states.append((task / "stat").read_text().rpartition(")")[2].split()[0])
-    return set(states) == {"T"}
+            yield (task / "stat").read_text().rpartition(")")[2].split()[0], (task / "wchan").read_text()
+
+
+def thread_dump(folder: Path) -> str:
+    """The JVM's dump of the threads of a folder's broker. If it writes none within five seconds, the kernel's states of them."""
+    log, pid = folder / "broker.log", int((folder / "pid").read_text())
+    before = log.stat().st_size
+    os.kill(pid, signal.SIGQUIT)
+    deadline = time.monotonic() + _DUMP_SECONDS
+    while time.monotonic() < deadline:
+        dump = log.read_bytes()[before:].decode(errors="replace")
+        if "JNI global refs" in dump:
+            return dump
+        time.sleep(0.05)
+    waits = "\n".join(f"{number} threads: {state} {place}" for (state, place), number in Counter(_states(pid)).items())
+    return f"The JVM writes no dump within {_DUMP_SECONDS:g} s.\n{waits}"
 
 
 class BrokerError(Exception):
@@ -129,7 +144,7 @@ class Node:
         self._signal(signal.SIGSTOP)
         # The signal is on its way: a thread that runs stops when it gets there, and until then it may still answer.
         deadline = time.monotonic() + _STOP_SECONDS
-        while not _stopped(pid):
+        while {state for state, _ in _states(pid)} != {"T"}:
             if time.monotonic() > deadline:
                 raise BrokerError(f"the broker did not stop within {_STOP_SECONDS} s")
             time.sleep(0.001)
