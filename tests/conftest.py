@@ -13,6 +13,7 @@ from hypothesis import settings
 
 from cdfd.runtime import native
 from tests.support.axes import under_test
+from tests.support.kafka.node import thread_dump
 
 # How long an example takes says how busy the machine is: benchmarks measure time, tests do not. In CI, Hypothesis sets that itself.
 if settings.get_current_profile_name() == "default":
@@ -61,13 +62,7 @@ def pytest_runtest_makereport(
         for name, value in getattr(item, "funcargs", {}).items():
             if type(value).__name__ in ("Broker", "SharedBroker"):
                 report.sections.append((f"log of {name}", value.log()[-_LOG_CHARACTERS:]))
-                if (
-                    call.excinfo is not None
-                    and call.excinfo.errisinstance(TimeoutError)
-                    and (value.folder / "pid").exists()
-                ):
-                    from tests.support.kafka.node import thread_dump  # tests of Kafka have imported it
-
+                if call.excinfo is not None and call.excinfo.errisinstance(TimeoutError):
                     report.sections.append((f"threads of {name}", thread_dump(value.folder)))
     return report
 

@@ -102,6 +102,12 @@ class TestNode:
         finally:
             own.resume()
 
+    def test_a_dump_of_a_broker_that_ended_by_itself_says_so(self) -> None:
+        with Broker() as broker:
+            os.kill(broker.pid, signal.SIGKILL)
+            wait_until(lambda: not broker.running)
+            assert thread_dump(broker.folder) == "The broker has no process."
+
     def test_what_is_wrong_with_it_is_said(self) -> None:
         with (
             pytest.raises(BrokerError, match="ended while it started") as caught,

@@ -29,9 +29,13 @@ def _states(pid: int) -> Iterator[tuple[str, str]]:
 
 def thread_dump(folder: Path) -> str:
     """The JVM's dump of the threads of a folder's broker. If it writes none within five seconds, the kernel's states of them."""
-    log, pid = folder / "broker.log", int((folder / "pid").read_text())
+    log = folder / "broker.log"
     before = log.stat().st_size
-    os.kill(pid, signal.SIGQUIT)
+    try:
+        pid = int((folder / "pid").read_text())
+        os.kill(pid, signal.SIGQUIT)
+    except (FileNotFoundError, ProcessLookupError):  # it was ended, or it ended by itself
+        return "The broker has no process."
     deadline = time.monotonic() + _DUMP_SECONDS
     while time.monotonic() < deadline:
         dump = log.read_bytes()[before:].decode(errors="replace")
