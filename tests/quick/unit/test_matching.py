@@ -58,6 +58,14 @@ def test_codes_are_equal_where_values_are(kind: str, data: st.DataObject) -> Non
         assert same(array, rolled).tolist() == [one == two for one, two in pairs]
 
 
+@pytest.mark.parametrize("kind", [pa.float64(), pa.int64(), pa.string()])
+def test_null_of_one_side_equals_no_value(kind: pa.DataType) -> None:
+    values, nulls = pa.array(["0", "1"]).cast(kind), pa.array([None, None], kind)
+    assert not same(values, nulls).any()
+    assert not same(nulls, values).any()
+    assert same(nulls, nulls).all()
+
+
 def test_zeros_are_equal_in_keys_only() -> None:
     zeros = pa.array([0.0, -0.0])
     assert np.ptp(codes([zeros], 2, key=True)) == 0

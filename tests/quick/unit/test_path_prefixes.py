@@ -18,15 +18,19 @@ from cdfd.spark.source.options import SourceOptions
 from cdfd.storage.local import LocalStorage
 from tests.support.lake import entry_path, manual_clock, run, table
 
-PREFIXES = (("dbfs:/mnt/lake", "s3://lake/"), ("dbfs:/mnt/lake/other", "/disk/a%20b"), ("dbfs:/old/", "file:///x%20y"))
+PREFIXES = (
+    ("dbfs:/mnt/lake", "s3://the-lake/"),
+    ("dbfs:/mnt/lake/other", "/disk/a%20b"),
+    ("dbfs:/old/", "file:///x%20y"),
+)
 
 
 @pytest.mark.parametrize(
     ("path", "location"),
     [
-        ("dbfs:/mnt/lake/t/a.parquet", Location("s3://lake/", "t/a.parquet")),
+        ("dbfs:/mnt/lake/t/a.parquet", Location("s3://the-lake/", "t/a.parquet")),
         ("dbfs:/mnt/lake/other/a%20b.parquet", Location("/disk/a%20b", "a%20b.parquet")),
-        ("dbfs:/mnt/lake//t/./b/../a", Location("s3://lake/", "t/a")),
+        ("dbfs:/mnt/lake//t/./b/../a", Location("s3://the-lake/", "t/a")),
         ("dbfs:/old/a%20b", Location("file:///x%20y", "a%20b")),
         ("a.parquet", Location("s3://table", "a.parquet")),
     ],

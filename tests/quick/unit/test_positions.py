@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from cdfd.log.log import DeltaLog
-from cdfd.model.position import Position
+from cdfd.model.position import ORDINAL_SPAN, Position
 from cdfd.sinks.files.folder import read_position
 from cdfd.sinks.kafka.progress.records import Progress, progress_of, value_of
 from tests.support.feeding import FilesPlace, MemoryPlace, Place, feed, position
@@ -29,6 +29,19 @@ OLD = {"table_id": "T", "version": 3, "part": 0, "phase": "stream", "ordinal": 0
 )
 def test_what_a_position_depends_on(position: Position, basis: int) -> None:
     assert position.basis == basis
+
+
+@pytest.mark.parametrize(
+    ("position", "refined", "unrefined"),
+    [
+        (Position("T", 3, 1, ordinal=ORDINAL_SPAN), True, False),
+        (Position("T", 3, 1, ordinal=ORDINAL_SPAN - 1), False, True),
+        (Position("T", 3, 0, ordinal=ORDINAL_SPAN), False, False),
+        (Position("T", 3, 1, "snapshot", ORDINAL_SPAN), False, False),
+    ],
+)
+def test_ordinals_of_buckets_are_far_apart(position: Position, refined: bool, unrefined: bool) -> None:
+    assert (position.is_refined, position.is_unrefined) == (refined, unrefined)
 
 
 def test_a_record_of_the_progress_topic() -> None:

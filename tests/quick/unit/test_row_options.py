@@ -75,6 +75,7 @@ def test_option_that_cannot_hold_is_refused(options: dict[str, Any], message: st
         (RowOptions(key=("ID",)), None),
         (RowOptions(key=("no",)), "there is no column 'no'"),
         (RowOptions(shape=shape_of("no = 1")), "there is no column 'no'"),
+        (RowOptions(shape=shape_of(columns=["id", "no"])), "no"),
         (RowOptions(key=("id",), shape=shape_of(mask={"id": "nullify"})), "gives different rows the same key"),
     ],
 )
@@ -86,6 +87,12 @@ def test_columns_that_are_named_must_be_in_the_schema(rows: RowOptions, message:
     else:
         with pytest.raises(ConfigError, match=message):
             rows.check(schema)
+
+
+def test_rows_are_plain_if_none_of_them_is_changed_or_left_out() -> None:
+    assert RowOptions(key=("id",), refine="key").is_plain
+    assert not RowOptions(shape=shape_of("id = 1")).is_plain
+    assert not RowOptions(drop_unchanged=True).is_plain
 
 
 @pytest.mark.parametrize(

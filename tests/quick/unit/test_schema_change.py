@@ -116,16 +116,26 @@ def test_type_changes_inside_collections() -> None:
 
 
 def test_nullability_comments_order_and_partitioning_are_additive() -> None:
-    old = table(StructField("a", LONG, nullable=False), StructField("b", ArrayType(LONG)), StructField("c", STRING))
+    old = table(
+        StructField("a", LONG, nullable=False),
+        StructField("b", ArrayType(LONG)),
+        StructField("c", STRING),
+        StructField("d", MapType(STRING, LONG, value_contains_null=False)),
+    )
     new = table(
         StructField("a", LONG, metadata={"comment": "amount"}),
         StructField("c", STRING),
         StructField("b", ArrayType(LONG, contains_null=False)),
+        StructField("d", MapType(STRING, LONG)),
         by=("c",),
     )
     change = compare(old, new)
     assert change == SchemaChange(
-        nullability=(NullabilityChange(("a",), nullable=True), NullabilityChange(("b", "element"), nullable=False)),
+        nullability=(
+            NullabilityChange(("a",), nullable=True),
+            NullabilityChange(("b", "element"), nullable=False),
+            NullabilityChange(("d", "value"), nullable=True),
+        ),
         comment=(CommentChange(("a",), None, "amount"),),
         reordered=True,
         repartitioned=True,
@@ -134,6 +144,7 @@ def test_nullability_comments_order_and_partitioning_are_additive() -> None:
     assert change.describe() == (
         "a may be null",
         "b.element may no longer be null",
+        "d.value may be null",
         "changed the comment of a",
         "reordered columns",
         "changed the partition columns",

@@ -118,6 +118,18 @@ class TestChangeDataFiles:
         ]
         assert kinds == ["update_preimage"] * 2 + ["update_postimage"] * 2
 
+    @pytest.mark.parametrize(
+        ("files", "partitions", "start"),
+        [(("<1>1<2>2", "<3"), [0, 0], None), (("<1>2", ">1<2", "<3>3"), [0, 1, 0], Position("t", 1, 2, ordinal=7))],
+        ids=["a lone image of a file", "updates between partitions before the part"],
+    )
+    def test_other_files_decide_about_pairs_only_if_rows_may_move(
+        self, files: tuple[str, ...], partitions: list[int], start: Position | None
+    ) -> None:
+        several = lot(*files, partitions=partitions)
+        execution, plan = execution_of(several.storage()), several.plan()
+        assert in_slices(plan, 0, execution, start=start) == rows(execution.batches([plan], start))
+
     def test_each_file_is_looked_at_once(self) -> None:
         splits = plan_splits(lot("<1>2", "i3", "d4").plan(), FILE_BYTES * 2)
         assert sorted(scan.path for each in splits for scan in each.looks) == ["f0", "f1", "f2"]

@@ -259,6 +259,11 @@ def test_a_random_text_raises_nothing_but_our_errors(text: str, kind: DataType) 
     assert scalar.type == arrow_type(kind)
 
 
+@pytest.mark.parametrize("text", ["9999-12-31", "+10000-01-01", "+12345-06-07", "0000-01-01", "-0001-12-31"])
+def test_years_of_five_digits_and_before_0_have_a_sign(text: str) -> None:
+    assert format_date(parse_date(text)) == text
+
+
 @given(st.dates())
 def test_dates_agree_with_the_standard_library(day: datetime.date) -> None:
     days = day.toordinal() - datetime.date(1970, 1, 1).toordinal()
