@@ -205,6 +205,10 @@ def test_both_decompress_alike_damaged_or_not(
         alike(of, blocks, actual.rows.tolist(), True, actual.sizes.tolist())
 
 
+def test_both_read_a_run_of_bits_from_the_lowest_bit_of_each_byte() -> None:
+    alike(column(ValueType.BOOLEAN, True), [long_bytes(-4) + b"\1\0\1"], [3], True)
+
+
 @pytest.mark.parametrize("width", range(1, 11))
 def test_numbers_of_each_width(width: int) -> None:
     """Numbers that are all alike, then others, up to the end of the block."""

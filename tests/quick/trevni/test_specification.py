@@ -74,6 +74,8 @@ def test_bytes_and_strings_follow_their_length() -> None:
     assert Cursor(Source.of(bytes.fromhex("06666f6f"))).text() == "foo"
     assert block_of(written(ColumnMetadata("s", ValueType.STRING), ["foo", "é"])) == b"\x06foo\x04\xc3\xa9"
     assert block_of(written(ColumnMetadata("b", ValueType.BYTES), [b"foo", b""])) == b"\x06foo\0"
+    with pytest.raises(trevni.TrevniError, match="a length is negative: -1"):
+        Cursor(Source.of(long_bytes(-1) + b"foo")).byte_string()
 
 
 VALUES: list[tuple[ValueType, list[Any], bytes]] = [

@@ -13,7 +13,9 @@ import cdfd.trevni as trevni
 from cdfd.errors import ConfigError, DataError, StorageError, UnsupportedError
 from cdfd.trevni import metadata as headers
 from cdfd.trevni.assembly import logical
-from cdfd.trevni.avro_schema import parse
+from cdfd.trevni.avro_schema import DEEPEST, parse
+from cdfd.trevni.file_writer import FileWriter
+from cdfd.trevni.metadata import ColumnMetadata
 from cdfd.trevni.shapes import Leaf
 from cdfd.trevni.source import Source, long_bytes
 from cdfd.trevni.table_reader import TableReader
@@ -228,9 +230,42 @@ def test_decimals_have_as_many_bytes_as_their_writer_likes() -> None:
     values = [0, 1, -1, 127, 128, -128, -129, 255, 10**20, -(10**20)]
     shortest = [value.to_bytes((value + (value < 0)).bit_length() // 8 + 1, "big", signed=True) for value in values]
     leaf = Leaf(0, ValueType.BYTES, pa.decimal128(38, 0))
-    # The first one is of a slice: its bytes do not begin the buffer.
-    actual = logical(leaf, pa.array([b"\7", *shortest], pa.binary())[1:])
+    # Of a slice: its bytes neither begin nor end the buffer.
+    actual = logical(leaf, pa.array([b"\7", *shortest, bytes(9)], pa.binary())[1:-1])
     assert [int(value) for value in actual.to_pylist()] == values
+
+
+def test_type_is_known_by_its_name_within_a_namespace() -> None:
+    inner = {"type": "fixed", "name": "b", "size": 2}
+    fields = [{"name": "x", "type": inner}, {"name": "y", "type": "b"}, {"name": "z", "type": "a.b"}]
+    columns, _ = parse(json.dumps({"type": "record", "name": "r", "namespace": "a", "fields": fields}), 10)
+    assert [(column.name, column.type) for column in columns] == [(name, ValueType.BYTES) for name in "xyz"]
+
+
+def test_schemas_have_a_number_of_levels_at_most() -> None:
+    def nested(levels: int) -> str:
+        return '{"type":"array","items":' * levels + '"int"' + "}" * levels
+
+    parse(nested(DEEPEST), 1000)
+    with pytest.raises(trevni.TrevniError, match="the Avro schema has more than 100 levels"):
+        parse(nested(DEEPEST + 1), 1000)
+
+
+def test_columns_have_a_number_of_levels_of_parents_at_most() -> None:
+    def nested(levels: int) -> io.BytesIO:
+        parents = (None if not number else f"c{number - 1}" for number in range(levels + 1))
+        columns = [ColumnMetadata(f"c{number}", ValueType.NULL, True, parent) for number, parent in enumerate(parents)]
+        return io.BytesIO(b"".join(FileWriter(columns).finish()))
+
+    trevni.read_schema(nested(DEEPEST))
+    with pytest.raises(trevni.TrevniError, match="columns have more than 100 levels of parents"):
+        trevni.read_schema(nested(DEEPEST + 1))
+
+
+def test_field_without_a_type_is_refused() -> None:
+    for field in ({"name": "a"}, {"type": "int"}, {"name": 1, "type": "int"}, "a"):
+        with pytest.raises(trevni.TrevniError, match="a field of the Avro schema has no name or no type"):
+            parse(json.dumps({"type": "record", "name": "r", "fields": [field]}), 10)
 
 
 @pytest.mark.parametrize("symbols", [None, "A", ["A", 1]])

@@ -243,6 +243,21 @@ def test_children_with_more_or_fewer_values_than_their_parent() -> None:
             read(b"".join(writer.finish()))
 
 
+def test_row_may_have_as_many_arrays_as_are_cheap_and_its_file_has_bytes() -> None:
+    columns = [ColumnMetadata("p", ValueType.NULL, array=True), ColumnMetadata("c", ValueType.INT, True, "p")]
+
+    def lists(count: int) -> bytes:
+        writer = FileWriter(columns)
+        empty = ColumnRows(np.zeros(count, np.int64), pa.array([], pa.int32()), np.array([0, count]))
+        writer.write(1, [ColumnRows(np.array([count]), pa.nulls(count), np.array([0, 1])), empty])
+        return b"".join(writer.finish())
+
+    most = UNBACKED + Reader(Source.of(lists(UNBACKED))).blocks(1).num_bytes
+    assert read_rows(lists(most)).num_rows == 1
+    with pytest.raises(trevni.TrevniError, match=f"a row has {most + 1} arrays, for which the file has no bytes"):
+        read_rows(lists(most + 1))
+
+
 def peak(data: bytes, call: str = "trevni.read_table(pa.BufferReader(data), use_threads=False)") -> tuple[str, int]:
     """The error of reading a file in a process of its own, and the bytes by which it grew."""
     program = f"""
