@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cdfd.delta.statistics import Bounds, FileStatistics, counts_only, parse, record_counts
+from cdfd.delta.statistics import Bounds, FileStatistics, counts_only, parse, record_counts, typed_scalar
 from cdfd.delta.types.schema import (
     ArrayType,
     ColumnMappingMode,
@@ -73,6 +73,12 @@ def test_bound_is_read_in_the_type_of_its_column(column: str, written: object, r
     scalar = stats(minValues={column: written}).min((column,))
     assert scalar is not None
     assert scalar.as_py() == read
+
+
+@pytest.mark.parametrize("written", [None, [], {}, ["x"]])
+def test_bound_that_is_no_scalar_is_none_of_any_type(written: object) -> None:
+    for name in ("binary", "string", "long", "date"):
+        assert typed_scalar(written, Primitive(name)) is None
 
 
 def test_a_decimal_keeps_its_digits() -> None:
