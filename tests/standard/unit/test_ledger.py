@@ -440,6 +440,9 @@ class TestUpkeep:
             assert await version_of(storage) == 26
             # Made up for at once, and not only at version 30.
             assert last_checkpoint.parse(await storage.read(HINT)).version == 26
+            # No other checkpoint is old enough for entries before it to go.
+            await record(ledger, range(27, 31))
+            assert await commits(storage) == list(range(32))
         assert "cannot clean up the ledger's log: no space" in caplog.text
 
     def test_rows_of_others_are_not_lost(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
