@@ -9,7 +9,6 @@ from cdfd.delta.actions import DomainMetadata, Metadata, Protocol, Txn
 from cdfd.delta.checkpoint import State
 from cdfd.errors import LogError
 from cdfd.sinks.ledger.ledger import app_id
-from cdfd.sinks.ledger.table_ledger import is_cleanup_due
 from cdfd.sinks.ledger.txn_positions import StoredPosition, digest_of, halves_of, stored_position
 from cdfd.sinks.ledger.txn_state import TxnState, commit_info, from_checkpoint
 
@@ -46,19 +45,16 @@ def test_digest_counts_if_it_was_recorded_with_the_position(
     assert actual == StoredPosition(3, digest, time)
 
 
+def test_deleted_position_has_no_digest() -> None:
+    for version in (-1, -7):
+        assert stored_position(state(Txn(APP, version, 7), *halves(7, 7)), APP) == StoredPosition(-1, None, 7)
+
+
 def test_unknown_digest_is_stored_as_two_zeros() -> None:
     for unknown in (None, "", "0011", DIGEST.replace("f", "g")):
         assert halves_of(unknown) == (0, 0)
     assert digest_of((0, 0)) is None
     assert (halves_of(DIGEST), digest_of(HALVES)) == (HALVES, DIGEST)
-
-
-@pytest.mark.parametrize(
-    ("version", "checkpoint", "due"),
-    [(9, -1, False), (10, -1, True), (10, 9, True), (10, 10, False), (45, 26, False), (46, 26, True), (19, -1, False)],
-)
-def test_checkpoint_is_due_every_ten_versions_and_when_one_was_missed(version: int, checkpoint: int, due: bool) -> None:
-    assert is_cleanup_due(version, checkpoint) is due
 
 
 def test_commits_have_the_tags_that_they_get() -> None:

@@ -125,6 +125,20 @@ class TestVersions:
         # This checkpoint's writer left our entry out; that of the version itself is still there.
         assert await known(lake) == 2
 
+    async def test_another_table_with_a_checkpoint_alone_is_not_taken_for_the_one_before(self, lake: Lake) -> None:
+        async def without_entries(table_id: str) -> None:
+            lake.forget("_delta_log/")
+            await table(lake, 3, manual_clock(), table_id)
+            await checkpoint(lake, 2)
+            lake.forget(*map(entry_path, range(3)))
+
+        await without_entries("T")
+        ledger = open_ledger(lake)
+        assert await ledger.position(ORDERS) is None
+        await without_entries("U")
+        with pytest.raises(TableChangedError):
+            await ledger.record(ORDERS, 2, "T")
+
     async def test_other_writers_go_on(self, tmp_path: Path) -> None:
         write_deltalake(tmp_path, pa.table({"n": [1, 2]}))
         storage = LocalStorage(tmp_path, sync=False)
@@ -163,6 +177,16 @@ class TestSlowWriters:
             clock.advance(1)
         await recording
         assert [*actions(lake, 3)[1]] == ["txn"]
+
+    async def test_empty_entry_with_a_successor_is_a_version_without_actions(self, lake: Lake) -> None:
+        writer = await table(lake, 2, manual_clock())
+        ledger = open_ledger(lake)
+        await ledger.record(ORDERS, 1, "T")
+        await lake.put(entry_path(3), b"")
+        writer.version = 3
+        await writer.insert(rows(4))
+        await ledger.record(ORDERS, 4, "T")
+        assert (await newest(lake), await known(lake)) == (5, 4)
 
 
 class TestItsOwn:
