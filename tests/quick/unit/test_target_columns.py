@@ -12,11 +12,15 @@ from cdfd.delta.types.schema import (
     Primitive,
     StructField,
     StructType,
+    TableSchema,
     from_arrow,
 )
+from cdfd.delta.types.schema_merge import SOURCE
 from cdfd.errors import SinkError
 from cdfd.model.columns import CHANGE_TYPE
-from cdfd.sinks.delta.columns import Columns, columns_of_new
+from cdfd.plan.shape.masks import Mask
+from cdfd.plan.shape.shape import Shape
+from cdfd.sinks.delta.columns import Columns, columns_of_new, with_sources
 from cdfd.sinks.delta.data_files import DataFiles
 
 LONG = Primitive("long")
@@ -42,6 +46,16 @@ def test_new_table_has_a_mapping_if_it_follows_the_names_of_the_source(follow: b
     assert columns.partition_by == ("id",)
     assert columns.mapping is (ColumnMappingMode.NAME if follow else ColumnMappingMode.NONE)
     assert [child.name for child in columns.struct] == ["id", "s", "a", "m"]
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_fields_of_a_masked_column_have_no_source(masked: bool) -> None:
+    source = TableSchema(ROWS)
+    rows = with_sources(ROWS, source, Shape(masks=(("s", Mask("nullify")),) if masked else ()))
+    assert [child.metadata for child in rows] == [{SOURCE: name} for name in ("id", "s", "a", "m")]
+    column = rows.fields[1].type
+    assert isinstance(column, StructType)
+    assert [child.metadata for child in column] == [{} if masked else {SOURCE: "x"}]
 
 
 def test_data_files_have_physical_names_also_inside_of_columns() -> None:

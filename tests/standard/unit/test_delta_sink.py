@@ -63,12 +63,12 @@ def batch(**columns: Any) -> pa.RecordBatch:
     return pa.record_batch(columns)
 
 
-async def deliver(sink: DeltaSink, version: int, *batches: pa.RecordBatch) -> None:
-    """Deliver the batches of a version."""
+async def deliver(sink: DeltaSink, version: int, *batches: pa.RecordBatch, following: int | None = None) -> None:
+    """Deliver the batches of a version, or of those before the following one."""
     delivery = await sink.begin(at(version))
     for each in batches:
         await delivery.write(each)
-    await delivery.commit(at(version + 1))
+    await delivery.commit(at(version + 1 if following is None else following))
 
 
 def rows_in(folder: Path, *columns: str) -> list[dict[str, Any]]:
@@ -217,6 +217,19 @@ async def test_a_process_that_opens_it_again_writes_nothing(tmp_path: Path) -> N
     assert DeltaTable(tmp_path / "t").version() == before
     await deliver(again, 1, batch(n=[1]))
     assert rows_in(tmp_path / "t", "n") == [{"n": 0}, {"n": 1}]
+
+
+async def test_delivery_from_another_position_than_the_target_has_is_refused(tmp_path: Path) -> None:
+    first = await open_sink(LocalStorage(tmp_path / "t"), owner=7)
+    await deliver(first, 0, batch(n=[0]))
+    second = await open_sink(LocalStorage(tmp_path / "t"), owner=7)
+    await deliver(second, 1, batch(n=[1]))
+    # The same delivery again is none.
+    await deliver(first, 1, batch(n=[1]))
+    await deliver(second, 2, batch(n=[2]))
+    with pytest.raises(SinkError, match=r"the target is at .*version=3.* and not at .*version=2"):
+        await deliver(first, 2, batch(n=[3]), following=4)
+    assert rows_in(tmp_path / "t", "n") == [{"n": 0}, {"n": 1}, {"n": 2}]
 
 
 async def test_two_processes_that_create_the_target(tmp_path: Path) -> None:

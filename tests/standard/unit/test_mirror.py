@@ -587,6 +587,26 @@ class TestOtherWriters:
                 break
         assert compacted >= 8
 
+    @pytest.mark.parametrize("phase", ["stream", "snapshot"])
+    async def test_delivery_before_which_others_always_commit_is_an_error(self, tmp_path: Path, phase: str) -> None:
+        await self.prepare(tmp_path)
+        storage = FaultyStorage(LocalStorage(tmp_path, sync=False))
+        sink = await open_sink(storage)
+        if phase == "snapshot":
+            await (await sink.begin(at(10))).commit(at(10, "snapshot"))
+
+        async def commit_before(method: str, path: str) -> None:
+            if method == "put_if_absent":
+                await storage.inner.put_if_absent(path, b'{"txn":{"appId":"other","version":1}}')
+
+        delivery = await sink.begin(at(10, phase))
+        await delivery.write(change(10, "insert", [(7, "c", 0.5)]))
+        storage.before = commit_before
+        with pytest.raises(SinkError, match="cannot commit: other writers were first each time") as caught:
+            await delivery.commit(at(11))
+        assert caught.value.retriable
+        assert bag([(7, "c", 0.5)]) - rows_in(tmp_path)
+
     @pytest.mark.parametrize("opens_again", [False, True])
     async def test_rows_of_others_are_refused(self, tmp_path: Path, opens_again: bool) -> None:
         folder = tmp_path / "t"
