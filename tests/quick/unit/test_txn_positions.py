@@ -8,6 +8,9 @@ from rpds import HashTrieMap
 from cdfd.delta.actions import DomainMetadata, Metadata, Protocol, Txn
 from cdfd.delta.checkpoint import State
 from cdfd.errors import LogError
+from cdfd.model.position import Position
+from cdfd.sinks.delta.positions import _FIELDS, CHANGELOG, SOURCE, Stored, position_txn
+from cdfd.sinks.delta.positions import stored_position as target_position
 from cdfd.sinks.ledger.ledger import app_id
 from cdfd.sinks.ledger.txn_positions import StoredPosition, digest_of, halves_of, stored_position
 from cdfd.sinks.ledger.txn_state import TxnState, commit_info, from_checkpoint
@@ -60,6 +63,20 @@ def test_unknown_digest_is_stored_as_two_zeros() -> None:
 def test_commits_have_the_tags_that_they_get() -> None:
     assert commit_info("OPTIMIZE", 50, tags={"a": "b"})[1]["tags"] == {"a": "b"}
     assert "tags" not in commit_info("OPTIMIZE", 50)[1]
+
+
+@pytest.mark.parametrize(("place", "owner", "version"), [("", 7, 3), ("backfill", 8, 5)])
+def test_backfill_of_a_target_has_a_position_of_its_own(place: str, owner: int, version: int) -> None:
+    txns = [
+        Txn(app_id, number, None)
+        for beginning, of, at in ((APP, 7, 3), ("backfill", 8, 5))
+        for app_id, number in (
+            (f"{beginning}/owner", of),
+            *((position_txn(beginning, name), at if name == "version" else 0) for name in _FIELDS),
+        )
+    ]
+    target = replace(state(*txns), metadata=Metadata("i", "{}", (), {CHANGELOG: APP, SOURCE: "T"}))
+    assert target_position(target, APP, place=place) == Stored(Position("T", version), owner)
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ from cdfd.sinks.files.folder import read_position
 from cdfd.sinks.files.formats import JsonLines, Parquet, RowsFormat
 from cdfd.sinks.files.sink import FilesSink
 from cdfd.sinks.files.trevni import Trevni
+from cdfd.sinks.lease import Claim
 from cdfd.trevni import read_table
 from tests.support import sink_crashes
 from tests.support.full_disk import largest_file
@@ -137,6 +138,22 @@ class TestFolder:
         assert seen[on_its_way] == mode
         assert modes() == {"b": folder, ".lock": 0o600, "00000000000000000007.jsonl": mode, "_position.json": mode}
         assert (tmp_path / "a").stat().st_mode & 0o777 == folder
+
+    @pytest.mark.parametrize(("setting", "mode"), [("0600", 0o600), ("0640", 0o640), ("0644", 0o644)])
+    async def test_files_have_the_configured_mode_and_claims_are_private(
+        self, tmp_path: Path, setting: str, mode: int
+    ) -> None:
+        sink = f"sink: {{kind: files, path: {tmp_path / 'out'}, mode: '{setting}'}}"
+        config = parse(
+            f"pipeline: shop\ntables: [{{uri: {tmp_path / 'orders'}}}]\n{sink}\nprogress: {{ledger: source}}\n"
+        )
+        of = connector(config)
+        async with of.open(config.tables[0]) as folder:
+            await (await folder.begin(at(7))).commit(at(8))
+        async with of.lease(1.0) as lease:
+            await lease.write(Claim("a", 1))
+        by_name = {path.name: path.stat().st_mode & 0o777 for path in (tmp_path / "out").rglob("*") if path.is_file()}
+        assert by_name == {".lock": 0o600, "_position.json": mode, f"{1:020}.json": 0o600}
 
     @pytest.mark.parametrize("name", [".lock", "_position.json", "_position.next.json"])
     def test_a_link_in_the_place_of_a_file_of_ours(self, tmp_path: Path, name: str) -> None:

@@ -22,6 +22,7 @@ from deltalake import DeltaTable, write_deltalake
 import cdfd
 from cdfd import snapshot
 from cdfd.delta.types.schema import ColumnMappingMode, StructField, StructType, TableSchema, from_arrow
+from cdfd.delta.types.schema_change import SchemaChange
 from cdfd.errors import FencedError, SinkError, StorageError, UnsupportedError
 from cdfd.log.log import DeltaLog
 from cdfd.model.columns import VersionColumns, change_schema, constant_type
@@ -37,6 +38,7 @@ from cdfd.sinks.delta.columns import columns_of_new
 from cdfd.sinks.delta.compactor import Compaction, Compactor
 from cdfd.sinks.delta.data_files import DataFiles
 from cdfd.sinks.delta.log_actions import mirror_mode
+from cdfd.sinks.delta.mirror import sorted_run
 from cdfd.sinks.delta.mirror import table as mirror_table
 from cdfd.sinks.delta.mirror.sink import MirrorSink
 from cdfd.sinks.delta.mirror.state import MOST_DEFERRED, MOST_DEFERRED_MS, MirrorOptions
@@ -853,6 +855,19 @@ class TestSchema:
         with pytest.raises(SnapshotNeededError, match="changes its type from double to string"):
             await delivery.write(change(1, "insert", [(1, "a", "b")], text))
 
+    async def test_version_that_drops_a_column_needs_a_snapshot(self, tmp_path: Path) -> None:
+        version = Version(
+            ChangePlan(1, 0, TableSchema(from_arrow(SCHEMA)), (), "files"), "T", SchemaChange(dropped=(("x",),))
+        )
+        sink = await open_sink(LocalStorage(tmp_path / "t"))
+        # Without a column, there is none to lose.
+        delivery = await sink.begin(at(0))
+        await delivery.start_version(version)
+        await delivery.write(change(0, "insert", [(0, "a", 0.5)]))
+        await delivery.commit(at(1))
+        with pytest.raises(SnapshotNeededError, match="the schema changes: dropped x"):
+            await (await sink.begin(at(1))).start_version(version)
+
 
 class TestFollow:
     """Names that the source drops or changes, in the mirror. The sink stays open, so the index of keys is that of the columns before."""
@@ -1082,6 +1097,19 @@ class TestIndex:
         pairs = set(zip(wanted[places].tolist(), rows.tolist(), strict=True))
         assert len(pairs) == len(rows)
         assert pairs == {(value, row) for value, numbers in model.items() for row in numbers - deleted}
+
+    def test_pairs_that_are_merged_in_parts(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(sorted_run, "_PART", 64)
+        self.test_finds_what_a_dictionary_finds(300)
+
+    def test_pairs_that_were_looked_up_count_as_memory(self) -> None:
+        index = KeyIndex(SpillSpace(), lambda rows: np.ones(len(rows), np.bool_), 100)
+        for first in range(0, 90, 30):
+            index.add(np.arange(first, first + 30, dtype=np.uint64), first)
+            index.find(np.zeros(1, np.uint64))
+        assert index.space.used == 0
+        index.add(np.arange(90, 120, dtype=np.uint64), 90)
+        assert index.space.used == 120 * 16
 
     def test_returns_its_disk_space(self) -> None:
         space = SpillSpace()

@@ -52,7 +52,7 @@ TESTS = tuple(
 )
 ELSEWHERE = re.compile(
     r"test_(agreement|certificates|clock|config|discovery|fsspec|headroom|heartbeats|hints|hostile|http|local_storage|logs|metrics|mounted|msk"
-    r"|mutants|mutated|notifications|page_sizes|power|registry|reloading|report|s3|signals|spark|status|storage|summary|supervisor|threads"
+    r"|mutants|mutated|notifications|page_sizes|registry|reloading|report|s3|signals|spark|status|storage|summary|supervisor|threads"
     r"|tokens|topic|watch|words)"
 )
 """Modules of tests that run the rooms on their way to others, and take their time."""
