@@ -4,7 +4,6 @@ CDFD_MIRROR_ORACLE says how many (`make oracle`: 200), CDFD_ORACLE_FIRST the see
 """
 
 import asyncio
-import contextlib
 import os
 import shutil
 from contextlib import aclosing
@@ -16,7 +15,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import cdfd
-from cdfd.errors import CdfdError, MissingFileError, TableChangedError
+from cdfd.errors import CdfdError, MissingFileError
 from cdfd.log.table import Table
 from cdfd.model.position import Position
 from cdfd.model.version import Version
@@ -63,20 +62,18 @@ class Mirroring:
         self.reloaded = 0
 
     async def run(self) -> None:
-        # A table that is replaced is another one to the daemon, which stops there.
-        with contextlib.suppress(TableChangedError):
-            await self._run()
-
-    async def _run(self) -> None:
         with self.source.tailer(interval=0.05) as tailer:
             last = await self.source.log.latest_version()
+            table_id: str | None = None
             stream = self.source.stream(RowOptions(key=("id",)))
             async with aclosing(stream.versions(tailer, 0, last)) as versions:
                 async for version in versions:
+                    # Positions keep the id that the table had first.
+                    table_id = table_id or version.table_id
                     try:
-                        await self._deliver(version, Position(version.table_id, version.plan.version))
+                        await self._deliver(version, Position(table_id, version.plan.version))
                     except SnapshotNeededError:
-                        await self._reload(version)
+                        await self._reload(version.plan.version, table_id)
                     self._compare(version.plan.version)
 
     async def _deliver(self, version: Version, position: Position) -> None:
@@ -85,17 +82,16 @@ class Mirroring:
             await delivery.start_version(version)
             for batch in self.execution.batches([version.plan]):
                 await delivery.write(batch.rows)
-            await delivery.commit(Position(version.table_id, version.plan.version + 1))
+            await delivery.commit(Position(position.table_id, version.plan.version + 1))
         except CdfdError:
             await delivery.abort()
             raise
 
-    async def _reload(self, version: Version) -> None:
-        number = version.plan.version
+    async def _reload(self, number: int, table_id: str) -> None:
         self.reloaded += 1
         snapshot = await self.source.stream().snapshot(number)
-        position = Position(version.table_id, number, phase="snapshot")
-        delivery = await self.sink.begin(Position(version.table_id, number))
+        position = Position(table_id, number, phase="snapshot")
+        delivery = await self.sink.begin(Position(table_id, number))
         await delivery.commit(position)
         await self._deliver(snapshot, position)
 
