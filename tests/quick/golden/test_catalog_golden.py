@@ -114,7 +114,8 @@ def test_stand_in_has_the_recorded_shape(recorded: Recorded, recording: str, pat
     assert _shape(ask(table)) == _shape(answer)
     with pytest.raises(urllib.error.HTTPError) as caught:
         ask("catalogs/unity/schemas/default/tables/nothing")
-    assert (caught.value.code, json.load(caught.value)) == (404, json.loads(known["missing"]["body"]))
+    with caught.value as missing:
+        assert (missing.code, json.load(missing)) == (404, json.loads(known["missing"]["body"]))
 
 
 def _shape(value: Any) -> Any:

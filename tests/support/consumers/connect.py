@@ -74,7 +74,8 @@ class Connect:
             with urllib.request.urlopen(request, timeout=_REQUEST_SECONDS) as answer:
                 return json.loads(answer.read() or b"null")
         except urllib.error.HTTPError as error:
-            raise ConsumerError(f"{method} {path}: {error.read().decode()}") from None
+            with error:
+                raise ConsumerError(f"{method} {path}: {error.read().decode()}") from None
 
 
 @contextmanager
