@@ -84,7 +84,7 @@ class Measured:
         images: by path, of the change data files that it looks at.
     """
 
-    rows: int = 0
+    rows: int
     images: Mapping[str, ImageCounts] = field(default_factory=dict)
 
 

@@ -68,13 +68,9 @@ def checkpoint(
         now_ms: the time at which tombstones may have expired; None: none has.
         v2_name: the name of the file, if it is a V2 checkpoint.
     """
-    metadata = dict(metadata_fields(state.metadata))
-    # Maps as lists of pairs, for Arrow.
-    metadata["format"] = metadata["format"] | {"options": list(metadata["format"]["options"].items())}
-    metadata["configuration"] = list(metadata["configuration"].items())
     rows: list[dict[str, Any]] = [
         {"protocol": protocol_fields(state.protocol)},
-        {"metaData": metadata},
+        {"metaData": metadata_fields(state.metadata)},
     ]
     for each in sorted(state.txns.values(), key=lambda each: each.app_id):
         rows.append({"txn": {"appId": each.app_id, "version": each.version, "lastUpdated": each.last_updated}})
