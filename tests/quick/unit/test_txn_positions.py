@@ -9,7 +9,7 @@ from cdfd.delta.actions import DomainMetadata, Metadata, Protocol, Txn
 from cdfd.delta.checkpoint import State
 from cdfd.errors import LogError
 from cdfd.model.position import Position
-from cdfd.sinks.delta.positions import _FIELDS, CHANGELOG, SOURCE, Stored, position_txn
+from cdfd.sinks.delta.positions import CHANGELOG, SOURCE, Stored, owner_action, position_actions
 from cdfd.sinks.delta.positions import stored_position as target_position
 from cdfd.sinks.ledger.ledger import app_id
 from cdfd.sinks.ledger.txn_positions import StoredPosition, digest_of, halves_of, stored_position
@@ -67,15 +67,11 @@ def test_commits_have_the_tags_that_they_get() -> None:
 
 @pytest.mark.parametrize(("place", "owner", "version"), [("", 7, 3), ("backfill", 8, 5)])
 def test_backfill_of_a_target_has_a_position_of_its_own(place: str, owner: int, version: int) -> None:
-    txns = [
-        Txn(app_id, number, None)
-        for beginning, of, at in ((APP, 7, 3), ("backfill", 8, 5))
-        for app_id, number in (
-            (f"{beginning}/owner", of),
-            *((position_txn(beginning, name), at if name == "version" else 0) for name in _FIELDS),
-        )
-    ]
-    target = replace(state(*txns), metadata=Metadata("i", "{}", (), {CHANGELOG: APP, SOURCE: "T"}))
+    target = replace(state(), metadata=Metadata("i", "{}", (), {CHANGELOG: APP, SOURCE: "T"}))
+    for beginning, number, at in ((APP, 7, 3), ("backfill", 8, 5)):
+        for action in (owner_action(beginning, number, 0), *position_actions(target, beginning, Position("T", at), 0)):
+            recorded = Txn(action[1]["appId"], action[1]["version"], 0)
+            target = replace(target, txns=target.txns.insert(recorded.app_id, recorded))
     assert target_position(target, APP, place=place) == Stored(Position("T", version), owner)
 
 

@@ -17,7 +17,7 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from cdfd.cli.commands.inspect import report
-from cdfd.delta import last_checkpoint
+from cdfd.delta import last_checkpoint, paths
 from cdfd.delta.commit import parse, serialize
 from cdfd.errors import ConfigError, GapError, LogError, NotATableError, StorageError, UnsupportedError
 from cdfd.log.log import DeltaLog
@@ -418,6 +418,20 @@ class TestUpkeep:
             assert await version_of(storage.inner) == 9
             assert await version_of(storage.inner, ITEMS) == 29
         assert caplog.text == ""
+
+    async def test_writer_of_a_newer_checkpoint_cleans_up(self) -> None:
+        storage = FaultyStorage(MemoryStorage())
+        ledger = open_ledger(storage)
+        await record(ledger, range(39))
+        assert (await commits(storage))[0] == 20
+
+        async def checkpoint_before(method: str, path: str) -> None:
+            if method == "put" and path.endswith(paths.checkpoint_name(40)):
+                await storage.inner.put(path.replace(paths.checkpoint_name(40), paths.checkpoint_name(50)), b"")
+
+        storage.before = checkpoint_before
+        await record(ledger, range(39, 40))
+        assert await commits(storage) == list(range(20, 41))
 
     async def test_a_checkpoint_that_fails_is_no_failure(self, caplog: pytest.LogCaptureFixture) -> None:
         async def fail(method: str, path: str) -> None:

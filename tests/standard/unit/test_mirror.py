@@ -1089,18 +1089,15 @@ class TestIndex:
             deleted |= set(random.integers(0, first + 1, 20).tolist())
         return index, model, deleted
 
-    @pytest.mark.parametrize("memory", [1 << 20, 50, 300])
-    def test_finds_what_a_dictionary_finds(self, memory: int) -> None:
+    @pytest.mark.parametrize(("memory", "part"), [(1 << 20, 1 << 20), (50, 1 << 20), (300, 1 << 20), (300, 64)])
+    def test_finds_what_a_dictionary_finds(self, memory: int, part: int, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(sorted_run, "_PART", part)
         index, model, deleted = self.model(memory, memory)
         wanted = np.unique(np.array([*model, 1, 2], np.uint64))
         places, rows = index.find(wanted)
         pairs = set(zip(wanted[places].tolist(), rows.tolist(), strict=True))
         assert len(pairs) == len(rows)
         assert pairs == {(value, row) for value, numbers in model.items() for row in numbers - deleted}
-
-    def test_pairs_that_are_merged_in_parts(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(sorted_run, "_PART", 64)
-        self.test_finds_what_a_dictionary_finds(300)
 
     def test_pairs_that_were_looked_up_count_as_memory(self) -> None:
         index = KeyIndex(SpillSpace(), lambda rows: np.ones(len(rows), np.bool_), 100)
