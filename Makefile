@@ -161,7 +161,7 @@ simulate: $(MARK)  ## SEEDS random lives (10000) of a daemon in virtual time, wi
 	$(BIN)/python -m tests.support.simulation --standby --seeds $${SEEDS:-10000}
 	$(BIN)/python -m tests.support.simulation --sinks --seeds $${SEEDS:-10000}
 
-oracle: $(MARK)  ## CDFD_ORACLE random tables (300) of delta-spark from CDFD_ORACLE_FIRST (0) on, and ten times as many Parquet files (needs Java and Maven)
+oracle: $(MARK)  ## Random tables of delta-spark, seeds CDFD_ORACLE_FIRST (0) to CDFD_ORACLE (300), and ten times as many Parquet files (needs Java and Maven)
 	CDFD_ORACLE=$${CDFD_ORACLE:-300} CDFD_REFINE_ORACLE=$${CDFD_ORACLE:-300} CDFD_MIRROR_ORACLE=$${CDFD_MIRROR_ORACLE:-200} \
 	  CDFD_PARQUET_ORACLE=$$(($${CDFD_ORACLE:-300} * 10)) \
 	  $(BIN)/python -m pytest -v tests/overnight/spark/test_oracle.py tests/overnight/spark/test_refine_oracle.py tests/overnight/spark/test_mirror.py \

@@ -1,6 +1,6 @@
 """delta-spark as the oracle of mirrors: random tables that it wrote, mirrored, and equal to their source at every version.
 
-CDFD_MIRROR_ORACLE says how many (`make oracle`: 200), CDFD_ORACLE_FIRST the seed to begin at.
+The run begins at seed CDFD_ORACLE_FIRST and ends before CDFD_MIRROR_ORACLE (`make oracle`: 200).
 """
 
 import asyncio
@@ -37,9 +37,9 @@ from tests.support.spark.workload import FEED, PROFILES, READING, REFUSALS, Work
 from tests.support.spark.workload_answers import Bag, bag
 
 SAMPLE = 12
-COUNT = int(os.environ.get("CDFD_MIRROR_ORACLE", SAMPLE))
+END = int(os.environ.get("CDFD_MIRROR_ORACLE", SAMPLE))
 FIRST = int(os.environ.get("CDFD_ORACLE_FIRST", 0))
-LENGTH = 3 if COUNT > SAMPLE else 0
+LENGTH = 3 if END > SAMPLE else 0
 APP = app_id("shop", "orders")
 
 
@@ -122,7 +122,7 @@ def differences(actual: Bag, expected: Bag) -> str:
     return "; ".join(f"{who}: {[dict(row) for row in list(rows)[:2]]}" for who, rows in parts if rows)
 
 
-@pytest.mark.parametrize("seed", range(FIRST, COUNT), ids=lambda seed: f"{seed}-{list(PROFILES)[seed % len(PROFILES)]}")
+@pytest.mark.parametrize("seed", range(FIRST, END), ids=lambda seed: f"{seed}-{list(PROFILES)[seed % len(PROFILES)]}")
 def test_a_mirror_equals_its_source_at_every_version(spark: SparkSession, tmp_path: Path, seed: int) -> None:
     work = Workload(spark, tmp_path, seed)
     try:

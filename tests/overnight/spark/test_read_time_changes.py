@@ -4,7 +4,7 @@ It is a preview, and needs PySpark 4.2:
 
     make oracle-preview
 
-CDFD_REFINE_ORACLE says how many tables, CDFD_REFINE_ORACLE_FIRST the seed to begin at.
+The run begins at seed CDFD_ORACLE_FIRST and ends before CDFD_REFINE_ORACLE.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from tests.support.spark.workload_answers import bag, folded
 
 pytestmark = pytest.mark.skipif(pyspark_version() < "4.2", reason="needs PySpark 4.2")
 
-COUNT = int(os.environ.get("CDFD_REFINE_ORACLE", 12))
-FIRST = int(os.environ.get("CDFD_REFINE_ORACLE_FIRST", 0))
+END = int(os.environ.get("CDFD_REFINE_ORACLE", 12))
+FIRST = int(os.environ.get("CDFD_ORACLE_FIRST", 0))
 PREVIEW = {"spark.databricks.delta.changelogV2.enabled": "true"}
 
 
@@ -59,7 +59,7 @@ def replaces_schema(life: Life, version: int) -> bool:
     return not before <= after
 
 
-@pytest.mark.parametrize("seed", range(FIRST, FIRST + COUNT))
+@pytest.mark.parametrize("seed", range(FIRST, END))
 def test_it_gives_the_rows_of_refinement(spark: SparkSession, tmp_path: Path, seed: int) -> None:
     with settings(spark, READING):
         life = Life(spark, tmp_path / "table", seed, feed=False)
