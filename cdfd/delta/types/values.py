@@ -90,11 +90,7 @@ def parse_partition(values: Mapping[str, str | None], schema: TableSchema) -> di
         if keys:
             text = values[keys[0]]
             empty = text == "" and not child.nullable and str(child.type) in ("string", "binary")
-            parsed[child.name] = (
-                scalar_of("" if str(child.type) == "string" else b"", arrow_type(child.type))
-                if empty
-                else parse(text, child.type, child.name)
-            )
+            parsed[child.name] = scalar_of("", arrow_type(child.type)) if empty else parse(text, child.type, child.name)
     return parsed
 
 

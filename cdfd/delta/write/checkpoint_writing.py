@@ -58,14 +58,12 @@ def can_checkpoint(protocol: Protocol) -> bool:
     return reader_features(protocol) | writer_features(protocol) <= _COMPLETE
 
 
-def checkpoint(
-    state: Snapshot, now_ms: int | None = None, *, v2_name: str | None = None
-) -> tuple[bytes, LastCheckpoint]:
+def checkpoint(state: Snapshot, now_ms: int = 0, *, v2_name: str | None = None) -> tuple[bytes, LastCheckpoint]:
     """The file of a checkpoint, and its `_last_checkpoint`.
 
     Args:
         state: with statistics, tombstones, and all fields of files.
-        now_ms: the time at which tombstones may have expired; None: none has.
+        now_ms: the time at which tombstones may have expired; 0: none has.
         v2_name: the name of the file, if it is a V2 checkpoint.
     """
     rows: list[dict[str, Any]] = [
@@ -102,7 +100,7 @@ def checkpoint(
     buffer = io.BytesIO()
     # Without Arrow's copy of the schema, which other readers do not need.
     parquet.write_table(table, buffer, store_schema=False)
-    v2 = None if v2_name is None else V2Checkpoint(v2_name, buffer.tell(), now_ms or 0)
+    v2 = None if v2_name is None else V2Checkpoint(v2_name, buffer.tell(), now_ms)
     hint = LastCheckpoint(
         state.version, len(table), size_in_bytes=buffer.tell(), num_of_add_files=len(adds), v2_checkpoint=v2
     )

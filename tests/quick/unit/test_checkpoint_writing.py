@@ -27,6 +27,7 @@ from cdfd.delta.actions import (
 from cdfd.delta.commit import Commit
 from cdfd.delta.snapshot import Snapshot, first
 from cdfd.delta.types.schema import TableSchema
+from cdfd.delta.write.checkpoint_structs import documents
 from cdfd.delta.write.checkpoint_writing import can_checkpoint, checkpoint
 from cdfd.log.log import DeltaLog
 from cdfd.log.log_files import log_path
@@ -114,8 +115,8 @@ async def test_nothing_of_the_state_is_lost(tmp_path: Path, v2: bool, folded: bo
     assert hint.num_of_add_files == 2
 
 
-@pytest.mark.parametrize(("now", "kept"), [(None, 2), (WEEK + 999, 2), (WEEK + 1_000, 1), (WEEK + 2_000, 0)])
-async def test_only_tombstones_that_have_expired_are_left_out(tmp_path: Path, now: int | None, kept: int) -> None:
+@pytest.mark.parametrize(("now", "kept"), [(0, 2), (WEEK + 999, 2), (WEEK + 1_000, 1), (WEEK + 2_000, 0)])
+async def test_only_tombstones_that_have_expired_are_left_out(tmp_path: Path, now: int, kept: int) -> None:
     storage = LocalStorage(tmp_path)
     await storage.put(log_path(paths.checkpoint_name(0)), checkpoint(everything(), now)[0])
     after = await DeltaLog(storage).snapshot(with_tombstones=True)
@@ -290,6 +291,16 @@ async def test_statistics_in_the_forms_that_the_table_wants(
         assert added["stats_parsed"].is_valid().to_pylist() == [True, False, True]
         wrong = added["stats_parsed"][2]
         assert (wrong["numRecords"].as_py(), wrong["minValues"].as_py(), wrong["nullCount"].as_py()) == (1, None, None)
+
+
+def test_statistics_that_say_nothing_are_none() -> None:
+    parsed = [
+        {"numRecords": None, "minValues": {"a": None}},
+        {"numRecords": 1, "minValues": {"a": None}},
+        {"numRecords": None, "minValues": {"a": 2}},
+        None,
+    ]
+    assert documents(pa.array(parsed)).to_pylist() == [None, '{"numRecords":1}', '{"minValues":{"a":2}}', None]
 
 
 def meant(stats: str | None, schema: TableSchema) -> list[object]:

@@ -364,6 +364,16 @@ class TestReconciliation:
         right = twice.apply(Commit(2, removes=(remove("a", old),)))
         assert {file.key for file in right.live()} == {add("a", new).key, *(file.key for file in files)}
 
+    @pytest.mark.parametrize("folded", [False, True])
+    def test_a_file_that_is_gone_is_not_removed_by_another_vector(self, folded: bool) -> None:
+        vectors = frozenset({"deletionVectors"})
+        protocol = Protocol(3, 7, vectors, vectors)
+        state = first(Commit(0, (add("a", "x"),), protocol=protocol, metadata=METADATA))
+        state = state.compact() if folded else state
+        after = state.apply(Commit(1, removes=(remove("a", "x", at=5),))).apply(Commit(2, removes=(remove("a", "y"),)))
+        assert after.mismatched == ()
+        assert sorted(after.tombstones(), key=lambda each: str(each.key)) == [remove("a", "x", at=5), remove("a", "y")]
+
     def test_a_remove_of_what_is_not_there_is_a_tombstone(self) -> None:
         after = first(START).apply(Commit(1, removes=(remove("a"),)))
         assert list(after.tombstones()) == [remove("a")]

@@ -122,7 +122,7 @@ def test_a_changelog_has_no_rules_of_its_source() -> None:
     )
 
 
-@pytest.mark.parametrize(("text", "highest"), [(None, 7), ("1", 7), ("9", 9)])
+@pytest.mark.parametrize(("text", "highest"), [(None, 7), ("1", 7), ("9", 9), ("2147483647", 2**31 - 1)])
 def test_the_highest_id_is_never_below_those_of_columns(text: str | None, highest: int) -> None:
     properties = {} if text is None else {"delta.columnMapping.maxColumnId": text}
     inside = StructType((StructField("a", ArrayType(struct({"delta.columnMapping.id": 7})), True, {}),))
