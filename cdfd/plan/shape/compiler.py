@@ -229,7 +229,7 @@ class _Compiler:
             # The number may have more digits than whole numbers or decimals can have.
             place = nearest(value, kind)
             plain, _ = _plain(column, kind)
-            if place.floor is not None and place.exact:
+            if place.exact:
                 return _call(_COMPARE[operator], plain, _constant(place.floor))
             if place.floor is None or operator in ("=", "<>"):
                 # All values are above the number, or different from it. Only null is unknown.
@@ -253,7 +253,7 @@ class _Compiler:
         plain, arrow = _plain(*typed)
         # Those of the values that the column can have.
         places = (nearest(value, kind) if isinstance(value, Number) else Nearest(value, True) for value in values)
-        listed = array_of([place.floor for place in places if place.floor is not None and place.exact], arrow)
+        listed = array_of([place.floor for place in places if place.exact], arrow)
         # Arrow says false of null; SQL says unknown, also if a list has null and no other value fits.
         unknown = _TRUE if len(values) < len(items) else _call(pc.is_null, typed[0])
         return _any(lambda rows: pc.is_in(plain(rows), listed), _all(unknown, _UNKNOWN))

@@ -8,14 +8,15 @@ import numpy as np
 import pytest
 
 from cdfd.scan import image_order
-from cdfd.scan.image_order import DELETE, INSERT, POST_IMAGE, PRE_IMAGE, Codes, ImageOrder
+from cdfd.scan.image_order import DELETE, INSERT, POST_IMAGE, PRE_IMAGE, Codes, ImageCounts, ImageOrder
 
 PAIRED = [PRE_IMAGE, POST_IMAGE] * 3 + [INSERT]
 BLOCKS = [PRE_IMAGE] * 3 + [POST_IMAGE] * 3
 LATE_BREAK = [*PAIRED, DELETE, PRE_IMAGE, DELETE]
+EARLY_BREAK = [PRE_IMAGE, DELETE, *PAIRED]
 
 
-@pytest.mark.parametrize("codes", [PAIRED, BLOCKS, LATE_BREAK])
+@pytest.mark.parametrize("codes", [PAIRED, BLOCKS, LATE_BREAK, EARLY_BREAK])
 @pytest.mark.parametrize("pairs", [True, False])
 @pytest.mark.parametrize("size", [1, 2, 5, 100])
 @pytest.mark.parametrize("kept", [0, 4, 100])
@@ -36,3 +37,12 @@ def test_the_order_is_that_of_types_that_are_read_each_time(
     late = [row for row, code in enumerate(codes) if code == INSERT or (code == POST_IMAGE and not actual.paired)]
     assert actual.late.mask(0, len(codes)).nonzero()[0].tolist() == late
     assert actual.paired == (pairs and codes == PAIRED)
+
+
+@pytest.mark.parametrize("codes", [PAIRED, BLOCKS, LATE_BREAK, EARLY_BREAK])
+@pytest.mark.parametrize("size", [1, 2, 5, 100])
+def test_the_counts_are_those_of_the_order(codes: list[int], size: int) -> None:
+    batches = [np.array(codes[at : at + size], np.int8) for at in range(0, len(codes), size)]
+    counts, order = ImageCounts.of(batches), ImageOrder.of(lambda: iter(batches), pairs=True)
+    assert counts.paired == order.paired
+    assert counts.late(pairs=True) == len(order.late.mask(0, len(codes)).nonzero()[0])

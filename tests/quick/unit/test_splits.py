@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -14,14 +15,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cdfd.deliver import splits as deliver_splits
-from cdfd.deliver.path_ranges import PathRange
-from cdfd.deliver.splits import RangeSplit, measure, read_splits
-from cdfd.delta.actions import Add, DeletionVectorDescriptor
+from cdfd.deliver.path_ranges import PathRange, PathRanges
+from cdfd.deliver.splits import RangeSplit, measure, range_splits, read_splits
+from cdfd.delta.actions import Add, DeletionVectorDescriptor, Metadata, Protocol
+from cdfd.delta.commit import Commit
 from cdfd.delta.deletion_vector import RowSet, inline
-from cdfd.delta.files import FILES, PackedFiles, pack
-from cdfd.delta.types.schema import Primitive, StructField, StructType, TableSchema
+from cdfd.delta.files import FILES, TEXT, PackedFiles, pack
+from cdfd.delta.snapshot import first
+from cdfd.delta.types.schema import Primitive, StructField, StructType, TableSchema, serialize
 from cdfd.errors import DataError, MissingFileError
-from cdfd.log.listing import Listing
+from cdfd.log.listing import Listing, LiveListing
 from cdfd.model.batch import ChangeBatch
 from cdfd.model.file_scan import Bucket, ChangeType, FileScan
 from cdfd.model.plan import ChangePlan, LiveScans
@@ -244,6 +247,24 @@ class TestCut:
         ranges = [RangeSplit(of(), 0, 0, 5, files=files, bytes=2000)]
         assert deliver_splits.digest(ranges) == "paths-f4e79e5477b23976"
         assert deliver_splits.digest(plan_splits(of("a", "b", "c"), FILE_BYTES)) == "dc9fb805dddfc42c"
+
+    @pytest.mark.parametrize(
+        ("counts", "expected"),
+        [
+            (None, [(0, 2, 100, None, None), (2, 3, 300, None, None)]),
+            ([10, 0, 5], [(0, 2, 100, 0, 10), (2, 3, 300, 10, 15)]),
+        ],
+    )
+    def test_ranges_of_paths_follow_each_other(
+        self, counts: list[int] | None, expected: list[tuple[int | None, ...]]
+    ) -> None:
+        state = first(Commit(0, protocol=Protocol(1, 2), metadata=Metadata("T", serialize(SCHEMA.struct), (), {})))
+        live = LiveListing(Listing(0, (), False, False), pa.array([], TEXT), state)
+        files, sizes = np.array([2, 0, 3]), np.array([100, 0, 300])
+        counted = None if counts is None else np.array(counts)
+        ranges = PathRanges(live, FILES.empty_table(), pa.array(["b", "c"]), files, sizes, counted)
+        splits = range_splits(ranges, of(), FILE_BYTES)
+        assert [(each.part, each.count, each.bytes, each.ordinal, each.following) for each in splits] == expected
 
     def test_files_of_unknown_size_weigh_something(self) -> None:
         assert self.shares(0, 0, 0, limit=2 * FILE_BYTES) == [["0", "1"], ["2"]]

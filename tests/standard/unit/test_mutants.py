@@ -99,6 +99,18 @@ class TestMutations:
             ("is_even", "return number % 2 == 0", "return number % 2 == -1"),
         ]
 
+    def test_a_bare_statement_is_named_by_that_around_it(self, toy: Path) -> None:
+        (toy / "toy.py").write_text(
+            "def f(a, b):\n    if a:\n        return\n    for _ in b:\n        break\n    else:\n        return\n"
+        )
+        bare = [(each.was, each.now) for each in mutants(toy, "toy.py") if each.now.endswith(("pass", "continue"))]
+        loop = "for _ in b:"
+        assert bare == [
+            ("if a: return", "if a: pass"),
+            (f"{loop} break", f"{loop} continue"),
+            (f"{loop} return", f"{loop} pass"),
+        ]
+
     def test_sizes_of_memory_stay(self, toy: Path) -> None:
         (toy / "toy.py").write_text("A = 32 << 20\nB = 64 * 1024\nC = 1 << 5\n")
         assert {each.was for each in mutants(toy, "toy.py")} == {"C = 1 << 5"}

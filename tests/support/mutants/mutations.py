@@ -54,7 +54,8 @@ class Mutant:
         scope: dotted name of the function or class, empty for the module.
         lines: first and last line of the changed statement's head.
         imported: whether the statement runs when the module is imported.
-        was, now: the statement before and after, normalised; a compound one without its body.
+        was, now: the statement before and after, normalised; a compound one without its body. `return`, `break` and `continue` have the head
+            of the statement around them, because a function may have several.
     """
 
     file: str
@@ -103,6 +104,8 @@ def mutants(root: Path, file: str) -> list[Mutant]:
         original = site.put(site.now)
         now = _head(site.now if dropped else site.statement)
         site.put(original)
+        if dropped and isinstance(original, ast.Return | ast.Break | ast.Continue):
+            was, now = (f"{_head(site.parent)} {text}" for text in (was, now))
         if was != now:
             where = ".".join(site.scope)
             result.append(Mutant(file, number, where, _lines(site.statement), site.imported, was, now))
