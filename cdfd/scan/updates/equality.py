@@ -160,9 +160,9 @@ def _combine(columns: Sequence[Integers], rows: int) -> Integers:
 
 
 def _with_nulls(numbers: Integers, column: Column) -> Integers:
-    """The same codes, one higher, so that null is 0."""
+    """The same codes. If there are nulls, null is 0 and the others are one higher."""
     if not column.null_count:
-        return numbers + 1
+        return numbers
     return np.where(_booleans(pc.is_valid(column)), numbers + 1, 0)
 
 

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from cdfd.delta.types.schema import Primitive, StructField
+from cdfd.errors import ConfigError
 from cdfd.plan.shape.chosen import Chosen
 from cdfd.plan.shape.masks import Mask, Method
 
@@ -25,6 +26,21 @@ def test_only_nulls_make_a_column_nullable_and_only_hashes_change_its_type(
 ) -> None:
     field = Mask(method, **options).field(LONG)
     assert (field.name, str(field.type), field.nullable) == ("a", kind, nullable)
+
+
+@pytest.mark.parametrize(
+    ("method", "options", "what"),
+    [
+        ("rot13", {}, "there is no mask 'rot13'"),
+        ("constant", {}, "the mask constant needs a value"),
+        ("truncate", {"length": 1, "key": KEY}, "the mask truncate takes no key"),
+        ("truncate", {"length": -1}, "the length of a mask is negative"),
+        ("hmac_sha256", {"key": KEY[1:]}, "the key of a mask has fewer than 16 bytes"),
+    ],
+)
+def test_a_mask_that_cannot_be_is_refused(method: Any, options: dict[str, Any], what: str) -> None:
+    with pytest.raises(ConfigError, match=what):
+        Mask(method, **options)
 
 
 @pytest.mark.parametrize(

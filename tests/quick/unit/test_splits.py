@@ -30,6 +30,7 @@ from cdfd.model.file_scan import Bucket, ChangeType, FileScan
 from cdfd.model.plan import ChangePlan, LiveScans
 from cdfd.model.position import Position
 from cdfd.scan.execute import Execution
+from cdfd.scan.image_order import ImageCounts
 from cdfd.scan.splits import FILE_BYTES, Split, digest, place_splits, plan_splits
 from cdfd.scan.table_files import TableFiles
 from tests.standard.unit.test_change_images import Lot, blocks, lot, versions
@@ -234,11 +235,13 @@ class TestCut:
         assert [[scan.path for scan in each.looks] for each in plan_splits(plan, 1)] == [["a"], ["b"], ["c"], ["d"]]
 
     def test_each_bucket_of_a_refined_version_is_a_slice(self) -> None:
-        scans = tuple(FileScan("a", None, {}, 1000, bucket=Bucket(number, 3, 100 * number)) for number in range(3))
+        scans = tuple(FileScan("a", None, {}, 0, bucket=Bucket(number, 4, 100 * number)) for number in range(4))
         actual = [(each.part, each.ordinal, each.looks) for each in plan_splits(replace(of(), scans=scans), FILE_BYTES)]
-        assert actual == [(0, 0, ()), (1, 100, ()), (2, 200, ())]
+        assert actual == [(0, 0, ()), (1, 100, ()), (2, 200, ()), (3, 300, ())]
+        several = plan_splits(replace(of(), scans=scans), 2 * FILE_BYTES)
+        assert [(each.part, each.ordinal) for each in several] == [(0, 0), (2, 200)]
         later = plan_splits(replace(of(), scans=scans), FILE_BYTES, start=Position("T", 3, 1, ordinal=150))
-        assert [(each.part, each.ordinal) for each in later] == [(1, 150), (2, 200)]
+        assert [(each.part, each.ordinal) for each in later] == [(1, 150), (2, 200), (3, 300)]
 
     def test_digest_of_a_cut_stays_the_same(self) -> None:
         """Jobs store it, so that jobs of an earlier release can resume."""
@@ -371,6 +374,13 @@ class TestErrors:
         actual = in_slices(of("a", "gone", "b"), 1, execution)
         assert [row.ordinal for row in actual] == [0, 1, 2]
         assert {error.path for error in told} == {"gone"}
+
+    def test_change_data_file_that_is_gone_has_no_images(self) -> None:
+        told: list[MissingFileError] = []
+        plan = replace(of(), scans=(FileScan("gone", None, {}, 1000),), origin="cdc")
+        measured = measure(plan_splits(plan, WHOLE)[0], table({}, on_missing=told.append))
+        assert measured.images == {"gone": ImageCounts(0, 0, 0, moved=0)}
+        assert (measured.rows, len(told)) == (0, 1)
 
     def test_damaged_file_is_named(self) -> None:
         execution = table({})

@@ -32,7 +32,18 @@ SCHEMA = TableSchema(
 
 
 @pytest.mark.parametrize(
-    "text", ["nope = 1", "id = 'x'", "day > 'soon'", "nested = 1", "Name = 7", "price = true", "ratio > 'a'"]
+    "text",
+    [
+        "nope = 1",
+        "id = 'x'",
+        "day > 'soon'",
+        "nested = 1",
+        "Name = 7",
+        "price = true",
+        "ratio > 'a'",
+        "ratio = true",
+        "ratio = X'00'",
+    ],
 )
 def test_a_condition_that_does_not_fit_the_table_is_refused(text: str) -> None:
     scans = LiveScans(PackedFiles(Add, pa.Table.from_batches([pack([file("2026-01-01", 1, 9)])])))
