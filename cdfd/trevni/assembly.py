@@ -90,7 +90,7 @@ def _union(shape: Union, columns: Mapping[int, Slice], rows: int) -> Any:
 
 def _at_most_one(columns: Mapping[int, Slice], branch: Branch) -> Numbers:
     lengths = _lengths(columns, branch.column)
-    if len(lengths) and (lengths.max() > 1 or lengths.min() < 0):
+    if len(lengths) and lengths.max() > 1:
         raise TrevniError("a branch of a union has more than one value").at(column=branch.name)
     return lengths
 

@@ -12,7 +12,7 @@ from cdfd.trevni.codecs import Codec
 from cdfd.trevni.source import Cursor, Source, long_bytes, sized_bytes
 from cdfd.trevni.values.value_types import ValueType
 
-MAGIC = b"Trv\x02"
+MAGIC = b"Trv"
 RESERVED = "trevni."
 """Keys that begin so belong to the format."""
 
@@ -145,7 +145,7 @@ def read(source: Source) -> FileMetadata:
 
 def _version(cursor: Cursor) -> int:
     magic = bytes(cursor.take(min(4, max(cursor.remaining, 0))))
-    if magic[:3] != MAGIC[:3] or len(magic) < 4:
+    if magic[:3] != MAGIC or len(magic) < 4:
         raise TrevniError("the file is not a Trevni file: it does not begin with `Trv`").at(offset=0)
     if magic[3] not in (1, 2):
         what = f"the file has version {magic[3]} of the Trevni layout"
@@ -219,7 +219,12 @@ def _text(properties: Mapping[str, bytes], key: str) -> str | None:
 
 def header_bytes(metadata: FileMetadata, sizes: Sequence[int]) -> bytes:
     """A header in layout 2, given the bytes that each column will take. Codec and checksum of a column are there if the file's differ."""
-    parts = [MAGIC, metadata.num_rows.to_bytes(8, "little"), len(metadata.columns).to_bytes(4, "little")]
+    parts = [
+        MAGIC,
+        bytes([metadata.version]),
+        metadata.num_rows.to_bytes(8, "little"),
+        len(metadata.columns).to_bytes(4, "little"),
+    ]
     own = {_CODEC: str(metadata.codec).encode(), _CHECKSUM: str(metadata.checksum).encode()}
     parts.append(_properties_bytes(own, metadata.metadata))
     for column in metadata.columns:

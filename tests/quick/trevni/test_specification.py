@@ -164,6 +164,8 @@ def test_first_values_are_in_the_descriptors() -> None:
         struct.pack("<i", 2) + struct.pack("<3i", 2, 105, 105) + b"\x04aa" + struct.pack("<3i", 1, 2, 2) + b"\x02c"
     )
     assert Reader(Source.of(file)).blocks(0).first_values == ["aa", "c"]
+    long = written(column, ["b" * 10_000, "c"])
+    assert Reader(Source.of(long)).blocks(0).first_values == ["b" * 10_000]
 
 
 @pytest.mark.parametrize("kind", list(ValueType))

@@ -1,11 +1,13 @@
 """Arrow tables to Trevni files and back."""
 
 import io
+import itertools
 import json
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -16,9 +18,10 @@ from cdfd.trevni.assembly import logical
 from cdfd.trevni.avro_schema import DEEPEST, parse
 from cdfd.trevni.file_writer import FileWriter
 from cdfd.trevni.metadata import ColumnMetadata
-from cdfd.trevni.shapes import Leaf
+from cdfd.trevni.shapes import Leaf, arrow_type
 from cdfd.trevni.source import Source, long_bytes
 from cdfd.trevni.table_reader import TableReader
+from cdfd.trevni.values.lengths import Lengths
 from cdfd.trevni.values.value_types import ValueType
 from tests.support.trevni import rows
 
@@ -63,6 +66,25 @@ def test_range_of_rows_is_a_slice_of_the_table(tmp_path: Path, some: range | sli
     assert trevni.read_table(tmp_path / "rows.trv", rows=some).equals(expected)
 
 
+@pytest.mark.parametrize("start", [0, 3, 199])
+@pytest.mark.parametrize("largest", [1, 1000])
+def test_blocks_are_decoded_in_several_pieces(largest: int, start: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cdfd.trevni.column_reader.LARGEST", largest)
+    table, file = rows.table(200), io.BytesIO()
+    trevni.write_table(table, file, block_bytes=200)
+    assert trevni.read_table(file, rows=range(start, 200)).equals(table.slice(start))
+
+
+def test_bits_of_records_in_lists_have_many_blocks() -> None:
+    """No block says how many of its bits are values."""
+    record = pa.struct([pa.field("bit", pa.bool_(), False), pa.field("n", pa.int64(), False)])
+    schema = pa.schema([pa.field("l", pa.list_(pa.field("element", record, False)), False)])
+    lists = [[{"bit": (row + n) % 3 == 0, "n": n} for n in range(row % 13)] for row in range(500)]
+    table, file = pa.Table.from_pydict({"l": lists}, schema=schema), io.BytesIO()
+    trevni.write_table(table, file, block_bytes=20)
+    assert trevni.read_table(file).equals(table)
+
+
 def _span(some: range | slice | tuple[int, int], count: int) -> tuple[int, int]:
     span = slice(*some) if isinstance(some, tuple) else slice(some.start, some.stop)
     start, end, _ = span.indices(count)
@@ -74,6 +96,8 @@ def test_some_columns_are_read_in_the_order_of_the_file(tmp_path: Path) -> None:
     trevni.write_table(table, tmp_path / "rows.trv")
     actual = trevni.read_table(tmp_path / "rows.trv", columns=["maps", "a b.c#", "string"])
     assert actual.equals(table.select(["string", "maps", "a b.c#"]))
+    # Only structs are read in part.
+    assert trevni.read_table(tmp_path / "rows.trv", columns=["list.x"]).equals(table.select(["list"]))
     inside = trevni.read_table(tmp_path / "rows.trv", columns=["struct.z", "flat.x"])
     assert inside.schema.field("struct").type == pa.struct([pa.field("z", pa.int64(), nullable=False)])
     assert inside["flat"].to_pylist() == [{"x": each["x"]} for each in table["flat"].to_pylist()]
@@ -202,6 +226,9 @@ def test_types_that_files_cannot_have(tmp_path: Path) -> None:
     for kind in (pa.duration("s"), pa.time64("ns")):
         with pytest.raises(UnsupportedError, match=f"column d: values of the type {kind}".replace("[", r"\[")):
             trevni.write_table(pa.table({"d": pa.array([1], kind)}), tmp_path / "rows.trv")
+    flag = pa.ExtensionArray.from_storage(pa.bool8(), pa.array([1], pa.int8()))
+    with pytest.raises(UnsupportedError, match=r"column d: values of the type extension<arrow\.bool8>"):
+        trevni.write_table(pa.table({"d": flag}), tmp_path / "rows.trv")
 
 
 def test_lengths_that_take_several_bytes(tmp_path: Path) -> None:
@@ -235,6 +262,36 @@ def test_decimals_have_as_many_bytes_as_their_writer_likes() -> None:
     assert [int(value) for value in actual.to_pylist()] == values
 
 
+def test_some_of_the_lengths_that_runs_stand_for() -> None:
+    lengths, every = Lengths.of(np.array([-1, 5, -4, 0])), [0, 0, 5, 1, 1, 1, 0]
+    assert len(lengths) == len(every)
+    for start, end in itertools.combinations_with_replacement(range(len(every) + 1), 2):
+        assert lengths.expand(start, end).tolist() == every[start:end]
+        assert lengths.total(start, end) == sum(every[start:end])
+
+
+@pytest.mark.parametrize("number", [-1, 2])
+def test_an_enum_has_no_other_number_than_those_of_its_symbols(number: int) -> None:
+    leaf = Leaf(0, ValueType.INT, pa.dictionary(pa.int32(), pa.string()), ("a", "b"))
+    assert logical(leaf, pa.array([1, 0], pa.int32())).to_pylist() == ["b", "a"]
+    assert logical(leaf, pa.array([], pa.int32())).to_pylist() == []
+    with pytest.raises(trevni.TrevniError, match="a number is not one of the 2 symbols of an enum"):
+        logical(leaf, pa.array([0, number], pa.int32()))
+
+
+@pytest.mark.parametrize(("kind", "name", "expected"), [("int", "int8", pa.int8()), ("long", "int8", pa.int64())])
+def test_an_arrow_type_that_does_not_fit_its_column_is_ignored(kind: str, name: str, expected: pa.DataType) -> None:
+    schema = {"type": "record", "name": "r", "fields": [{"name": "x", "type": {"type": kind, "arrow.type": name}}]}
+    _, shape = parse(json.dumps(schema), 10)
+    assert arrow_type(shape) == pa.struct([pa.field("x", expected, False)])
+
+
+@pytest.mark.parametrize("values", [[b""], [b"", b"1"], [bytes(17)], [bytes(17), b"1"]])
+def test_a_decimal_has_1_to_16_bytes(values: list[bytes]) -> None:
+    with pytest.raises(trevni.TrevniError, match="a decimal has no bytes, or more than 16"):
+        logical(Leaf(0, ValueType.BYTES, pa.decimal128(38, 0)), pa.array(values, pa.binary()))
+
+
 def test_type_is_known_by_its_name_within_a_namespace() -> None:
     inner = {"type": "fixed", "name": "b", "size": 2}
     fields = [{"name": "x", "type": inner}, {"name": "y", "type": "b"}, {"name": "z", "type": "a.b"}]
@@ -249,6 +306,9 @@ def test_schemas_have_a_number_of_levels_at_most() -> None:
     parse(nested(DEEPEST), 1000)
     with pytest.raises(trevni.TrevniError, match="the Avro schema has more than 100 levels"):
         parse(nested(DEEPEST + 1), 1000)
+    fields = [{"name": "a", "type": json.loads(nested(2))}, {"name": "b", "type": json.loads(nested(DEEPEST))}]
+    with pytest.raises(trevni.TrevniError, match="the Avro schema has more than 100 levels"):
+        parse(json.dumps({"type": "record", "name": "r", "fields": fields}), 1000)
 
 
 def test_columns_have_a_number_of_levels_of_parents_at_most() -> None:

@@ -87,6 +87,15 @@ def physical_file(column: ColumnMetadata, block: bytes, rows: int, *, file_rows:
     return header + descriptor + block
 
 
+@pytest.mark.parametrize("place", [0, 4, 8])
+def test_a_descriptor_with_a_negative_number(place: int) -> None:
+    file = physical_file(plain(ValueType.INT), b"\2", 1)
+    at = len(file) - 1 - 12 + place
+    with pytest.raises(trevni.TrevniError, match="a descriptor has a negative number") as caught:
+        read(file[:at] + b"\xff" * 4 + file[at + 4 :])
+    assert caught.value.block == 0
+
+
 def plain(kind: ValueType) -> ColumnMetadata:
     return ColumnMetadata("c", kind)
 
@@ -233,14 +242,17 @@ def test_avro_schemas_that_cannot_be(schema: str, what: str) -> None:
         trevni.read_schema(pa.BufferReader(b"".join(writer.finish())))
 
 
-def test_children_with_more_or_fewer_values_than_their_parent() -> None:
+@pytest.mark.parametrize(
+    ("count", "what"),
+    [(3, "the rows have 4 values in the parent, and 3 are left"), (5, "1 values are left after the blocks' rows")],
+)
+def test_children_with_more_or_fewer_values_than_their_parent(count: int, what: str) -> None:
     columns = [ColumnMetadata("p", ValueType.NULL, array=True), ColumnMetadata("c", ValueType.LONG, parent="p")]
-    for count in (3, 5):
-        writer = FileWriter(columns)
-        values = ColumnRows(None, pa.array(range(count), pa.int64()), np.array([0, 2, count]))
-        writer.write(2, [ColumnRows(np.array([2, 2]), pa.nulls(4), np.arange(3)), values])
-        with pytest.raises(trevni.TrevniError, match="left"):
-            read(b"".join(writer.finish()))
+    writer = FileWriter(columns)
+    values = ColumnRows(None, pa.array(range(count), pa.int64()), np.array([0, 2, count]))
+    writer.write(2, [ColumnRows(np.array([2, 2]), pa.nulls(4), np.arange(3)), values])
+    with pytest.raises(trevni.TrevniError, match=what):
+        read(b"".join(writer.finish()))
 
 
 def test_row_may_have_as_many_arrays_as_are_cheap_and_its_file_has_bytes() -> None:
