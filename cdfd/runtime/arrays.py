@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -73,23 +73,31 @@ def stable_order(groups: Any, count: int) -> Any:
     return np.argsort(groups.astype(np.uint16) if count <= 1 << 16 else groups, kind="stable")
 
 
+_VIEWS: Mapping[Any, Any] = {pa.string(): pa.string_view(), pa.binary(): pa.binary_view()}
+_TEXTS: Mapping[Any, Any] = {view: text for text, view in _VIEWS.items()}
+
+
 def type_with_views(kind: Any) -> Any:
     """A type with views in place of strings and binaries, at any depth but for dictionaries. Casting to it copies no text."""
-    if pa.types.is_string(kind):
-        return pa.string_view()
-    if pa.types.is_binary(kind):
-        return pa.binary_view()
+    return _type_with(_VIEWS, kind)
+
+
+def type_without_views(kind: Any) -> Any:
+    """A type with strings and binaries in place of views, at any depth but for dictionaries."""
+    return _type_with(_TEXTS, kind)
+
+
+def _type_with(others: Mapping[Any, Any], kind: Any) -> Any:
+    def field_with(field: pa.Field[Any]) -> pa.Field[Any]:
+        return field.with_type(_type_with(others, field.type))
+
     if pa.types.is_struct(kind):
-        return pa.struct([_field_with_views(kind.field(place)) for place in range(kind.num_fields)])
+        return pa.struct([field_with(kind.field(place)) for place in range(kind.num_fields)])
     if pa.types.is_list(kind):
-        return pa.list_(_field_with_views(kind.value_field))
+        return pa.list_(field_with(kind.value_field))
     if pa.types.is_map(kind):
-        return pa.map_(_field_with_views(kind.key_field), _field_with_views(kind.item_field))
-    return kind
-
-
-def _field_with_views(field: pa.Field[Any]) -> pa.Field[Any]:
-    return field.with_type(type_with_views(field.type))
+        return pa.map_(field_with(kind.key_field), field_with(kind.item_field))
+    return others.get(kind, kind)
 
 
 def _of_values(values: Sequence[Any], kind: pa.DataType | None) -> Any:

@@ -86,8 +86,8 @@ _PRIMITIVES: Final[tuple[tuple[Callable[[Any], bool], str], ...]] = (
     *((matches, "long") for matches in (types.is_uint32, types.is_int64)),
     *((matches, "float") for matches in (types.is_float16, types.is_float32)),
     (types.is_float64, "double"),
-    *((matches, "string") for matches in (types.is_string, types.is_large_string, types.is_string_view)),
-    *((matches, "bytes") for matches in (types.is_binary, types.is_large_binary, types.is_binary_view)),
+    *((matches, "string") for matches in (types.is_string, types.is_large_string)),
+    *((matches, "bytes") for matches in (types.is_binary, types.is_large_binary)),
 )
 """Types that have no attributes in Avro."""
 

@@ -5,7 +5,8 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from cdfd.errors import ConfigError
+from cdfd.errors import ConfigError, DataError
+from cdfd.runtime.arrays import type_without_views
 from cdfd.trevni import avro_schema
 from cdfd.trevni.arrow_schema import avro_schema as to_avro
 from cdfd.trevni.checksums import Checksum
@@ -51,7 +52,9 @@ class TableWriter:
         block_bytes: int = BLOCK_BYTES,
     ) -> None:
         self.schema = schema
-        text = to_avro(schema)
+        fields = [field.with_type(type_without_views(field.type)) for field in schema]
+        self._stored = pa.schema(fields, schema.metadata)
+        text = to_avro(self._stored)
         columns, self._shape = avro_schema.parse(text, MOST_COLUMNS)
         codecs = {"": codec} if isinstance(codec, str) else codec
         checksums = {"": checksum} if isinstance(checksum, str) else checksum
@@ -104,6 +107,12 @@ class TableWriter:
         """
         if not batch.schema.equals(self.schema):
             raise ConfigError("the rows have another schema than the file", hint="Write them to another file")
+        if self._stored != self.schema:
+            # Arrow neither filters views nor, in older releases, knows how many bytes they take.
+            try:
+                batch = batch.cast(self._stored)
+            except pa.ArrowInvalid as error:
+                raise DataError(f"the rows are not of their schema: {error}") from None
         self._pending.append(batch)
         self._bytes += batch.nbytes
         if self._bytes >= CHUNK_BYTES:

@@ -231,6 +231,37 @@ def test_types_that_files_cannot_have(tmp_path: Path) -> None:
         trevni.write_table(pa.table({"d": flag}), tmp_path / "rows.trv")
 
 
+VIEWS: list[tuple[pa.DataType, list[Any], pa.DataType]] = [
+    (pa.string_view(), ["a", None, "longer than a view"], pa.string()),
+    (pa.binary_view(), [b"a", None], pa.binary()),
+    (pa.struct([("s", pa.string_view())]), [{"s": "a"}, {"s": None}, None], pa.struct([("s", pa.string())])),
+    (pa.list_(pa.string_view()), [["a", None], [], None], pa.list_(pa.string())),
+    (pa.map_(pa.string_view(), pa.string_view()), [[("k", "v")], None], pa.map_(pa.string(), pa.string())),
+]
+
+
+@pytest.mark.parametrize(("kind", "values", "expected"), VIEWS, ids=str)
+def test_views_are_written_as_text(kind: pa.DataType, values: list[Any], expected: pa.DataType) -> None:
+    file = io.BytesIO()
+    trevni.write_table(pa.table({"c": pa.array(values, kind)}), file)
+    assert trevni.read_table(file)["c"].equals(pa.chunked_array([pa.array(values, expected)]))
+
+
+def test_nulls_are_an_error_beside_views_too() -> None:
+    fields = [pa.field("n", pa.int64(), nullable=False), pa.field("v", pa.string_view())]
+    schema = pa.schema([pa.field("s", pa.struct(fields))])
+    table = pa.Table.from_arrays([pa.array([{"n": None, "v": "a"}], schema.field(0).type)], schema=schema)
+    with pytest.raises(DataError, match="nulls"):
+        trevni.write_table(table, io.BytesIO())
+
+
+def test_lists_of_each_kind_are_written(tmp_path: Path) -> None:
+    for kind in (pa.list_(pa.int64()), pa.large_list(pa.int64()), pa.list_(pa.int64(), 2)):
+        values = pa.array([[1, 2], None, [3, None]], kind)
+        trevni.write_table(pa.table({"c": values}), tmp_path / "rows.trv")
+        assert trevni.read_table(tmp_path / "rows.trv")["c"].to_pylist() == values.to_pylist()
+
+
 def test_lengths_that_take_several_bytes(tmp_path: Path) -> None:
     """Also those whose middle bytes say only that another one follows."""
     lengths = [0, 63, 64, 8191, 8192, 8193, 16384, 1 << 20, 5]

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cdfd.runtime.arrays import array_of, scalar_of, to_numpy, type_with_views
+from cdfd.runtime.arrays import array_of, scalar_of, to_numpy, type_with_views, type_without_views
 
 KINDS: dict[pa.DataType, st.SearchStrategy[Any]] = {
     pa.bool_(): st.booleans(),
@@ -83,6 +83,7 @@ def test_views_have_the_same_values(data: st.DataObject) -> None:
     views = made.cast(type_with_views(kind))
     views.validate(full=True)
     assert views.to_pylist() == made.to_pylist()
+    assert views.cast(type_without_views(views.type)).equals(made)
     text = str(views.type).replace("string_view", "").replace("binary_view", "")
     assert "string" not in text
     assert "binary" not in text
