@@ -92,7 +92,7 @@ class SourceLedger(TxnLedger):
         if digest is None:
             return False
         try:
-            entry = await DeltaLog(self._storage).fingerprint(version, anchor=False)
+            entry = await DeltaLog(self._storage).fingerprint(version)
         except NotFoundError:
             return False
         return entry.digest == digest

@@ -12,6 +12,7 @@ valid only if no checkpoint is newer, because clean-up removes entries only afte
 import asyncio
 import random
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from cdfd.delta import commit as commits
@@ -137,10 +138,8 @@ class TxnLog:
         """
         entry = commits.serialize([txn_state.commit_info("CREATE TABLE", self._clock.now_ms()), *actions])
         txn_state.first(commits.parse(0, entry))
-        try:
+        with suppress(ExistsError):
             await self._storage.put_if_absent(log_path(paths.commit_name(0)), entry)
-        except ExistsError:
-            return
 
     async def append(self, propose: Callable[[TxnState], Sequence[Action]]) -> int | None:
         """Commit the actions that `propose` returns for the newest state. Each attempt calls it again.

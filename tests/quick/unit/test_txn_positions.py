@@ -13,6 +13,7 @@ from cdfd.sinks.delta.positions import CHANGELOG, SOURCE, Stored, owner_action, 
 from cdfd.sinks.delta.positions import stored_position as target_position
 from cdfd.sinks.ledger.ledger import app_id
 from cdfd.sinks.ledger.txn_positions import StoredPosition, digest_of, halves_of, stored_position
+from cdfd.sinks.ledger.txn_positions import position_actions as ledger_actions
 from cdfd.sinks.ledger.txn_state import TxnState, commit_info, from_checkpoint
 
 APP = app_id("shop", "orders")
@@ -46,6 +47,13 @@ def test_digest_counts_if_it_was_recorded_with_the_position(
 ) -> None:
     actual = stored_position(state(Txn(APP, 3, time), *halves(*times)), APP)
     assert actual == StoredPosition(3, digest, time)
+
+
+@pytest.mark.parametrize(("known", "written"), [(0, 1), (1, 3), (2, 3)])
+def test_digest_of_another_version_is_overwritten(known: int, written: int) -> None:
+    recorded = state(Txn(APP, 3, 7), *halves(7, 7)[:known])
+    actions = ledger_actions(recorded, APP, 4, None, 8)
+    assert [fields["version"] for _, fields in actions] == [4, 0, 0][:written]
 
 
 def test_deleted_position_has_no_digest() -> None:

@@ -19,7 +19,15 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from cdfd.cli.commands.inspect import report
 from cdfd.delta import last_checkpoint, paths
 from cdfd.delta.commit import parse, serialize
-from cdfd.errors import ConfigError, GapError, LogError, NotATableError, StorageError, UnsupportedError
+from cdfd.errors import (
+    ConfigError,
+    GapError,
+    LogError,
+    NotATableError,
+    NotFoundError,
+    StorageError,
+    UnsupportedError,
+)
 from cdfd.log.log import DeltaLog
 from cdfd.runtime.clock import SystemClock
 from cdfd.sinks.ledger import table_ledger, txn_log
@@ -27,7 +35,7 @@ from cdfd.sinks.ledger.ledger import LedgerEntry, app_id
 from cdfd.sinks.ledger.table_ledger import TableLedger
 from cdfd.sinks.ledger.txn_state import Action, txn
 from cdfd.storage import durable
-from cdfd.storage.base import Storage
+from cdfd.storage.base import Stat, Storage
 from cdfd.storage.local import LocalStorage
 from tests.support import ledger_writer
 from tests.support.faulty_storage import AtStep, Died, FaultyStorage, nothing, since
@@ -242,9 +250,51 @@ class TestEntries:
         assert await version_of(lake) == 4
 
     async def test_nor_is_a_first_version_without_metadata(self, lake: Lake) -> None:
-        with pytest.raises(LogError, match="no metaData"):
+        with pytest.raises(LogError, match="no metaData") as caught:
             await txn_log.TxnLog(lake, manual_clock()).create([txn(ORDERS, 1, BEGINNING)])
+        assert caught.value.version == 0
         assert await commits(lake) == []
+
+    async def test_a_log_whose_entries_go_while_they_are_read_is_read_again(
+        self, lake: Lake, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        await record(open_ledger(lake), range(3))
+        fetch, missing = lake.fetch, count()
+
+        def fails(times: int) -> None:
+            async def fetch_or_fail(path: str, length: int) -> tuple[bytes, Stat]:
+                if path == entry_path(1) and next(missing) < times:
+                    raise NotFoundError("the object does not exist", path=path)
+                return await fetch(path, length)
+
+            monkeypatch.setattr(lake, "fetch", fetch_or_fail)
+
+        fails(txn_log.LOADS - 1)
+        assert await version_of(lake) == 2
+        missing = count()
+        fails(txn_log.LOADS)
+        with pytest.raises(LogError, match="the log changes faster than it can be read") as caught:
+            await version_of(lake)
+        assert (caught.value.path, caught.value.retriable) == (entry_path(1), True)
+
+
+@pytest.mark.parametrize(
+    ("version", "checkpoint", "due"),
+    [
+        (0, -1, False),
+        (9, -1, False),
+        (10, -1, True),
+        (10, 9, True),
+        (10, 10, False),
+        (11, 10, False),
+        (20, 10, True),
+        (24, 5, False),
+        (25, 5, True),
+        (5, 10, False),
+    ],
+)
+def test_every_tenth_version_is_cleaned_up(version: int, checkpoint: int, due: bool) -> None:
+    assert table_ledger.is_cleanup_due(version, checkpoint) == due
 
 
 class TestHashes:
