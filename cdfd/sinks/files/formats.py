@@ -14,7 +14,7 @@ Encoder = Callable[[pa.RecordBatch], bytes | bytearray | memoryview | pa.Buffer]
 
 # A row group is written at either limit: large enough for fast readers, small enough for memory.
 _GROUP_ROWS = 256 * 1024
-_GROUP_BYTES = 64 * 1024 * 1024
+_GROUP_BYTES = 64 << 20
 
 
 class RowsWriter(Protocol):

@@ -30,8 +30,15 @@ JOB: dict[str, str | int] = {"id": "a"}
 PAUSED = Control(Pause("p", 1))
 
 
-def recorded(*, progress: Progress | None = None, kind: str = "flat", partitions: int = 1, **settings: Any) -> Recorded:
-    return Recorded(Place("nowhere:1", "shop", **settings).destination, progress, kind, partitions)
+def recorded(
+    *,
+    progress: Progress | None = None,
+    kind: str = "flat",
+    partitions: int = 1,
+    column: str = "id",
+    **settings: Any,
+) -> Recorded:
+    return Recorded(Place("nowhere:1", "shop", **settings).destination, progress, kind, partitions, column)
 
 
 def documents(values: list[bytes | None]) -> list[Any]:
@@ -405,6 +412,18 @@ class TestProgress:
         assert error.value.hint is not None
         assert error.value.hint.startswith("Raise max.message.bytes of topic shop.orders")
 
+    @pytest.mark.parametrize(("semantics", "stored"), [("exactly_once", True), ("at_least_once", False)])
+    def test_control_is_stored_if_there_are_progress_records(self, semantics: str, stored: bool) -> None:
+        assert recorded(delivery=semantics).sink.stores_control == stored
+
+    async def test_a_backfill_moves_the_position_and_is_stored_with_it(self) -> None:
+        table = recorded(progress=Progress(at(9), {"insert": 1}, job=JOB))
+        table.sink.move_to(at(2), {"start": 2})
+        assert await table.sink.last_position() == at(2)
+        delivery = await table.sink.begin(at(2))
+        await delivery.commit(at(3))
+        assert table.stored == [Progress(at(3), backfill={"start": 2})]
+
     async def test_control_can_move_the_position(self) -> None:
         table = recorded(progress=Progress(at(1), {"insert": 1}, job=JOB))
         await table.sink.set_control(PAUSED)
@@ -470,6 +489,14 @@ class TestOversized:
         (document,) = documents(sent.values)
         assert sent.keys == [document["key"].encode()]
         assert (sent.partitions, document["version"], document["limit"]) == ((0,), 3, LIMIT)
+
+    async def test_a_long_key_is_cut_in_the_dead_letter_topic(self) -> None:
+        table = recorded(oversized="dlq", column="note")
+        await deliver(table.sink, rows(1, note="x" * 2 * LIMIT))
+        (sent,) = table.producer.sent("shop.orders.dlq")
+        (document,) = documents(sent.values)
+        assert sent.keys == [None]
+        assert document["key"] == '{"note":"' + "x" * (LIMIT // 8 - 9)
         assert document["size"] > LIMIT
         assert document["topic"] == "shop.orders"
         assert table.sink.oversized == 1

@@ -12,7 +12,7 @@ import pytest
 
 from cdfd.delta.types.datatypes import Primitive, StructField, StructType
 from cdfd.delta.types.schema_merge import SOURCE
-from cdfd.errors import SinkError
+from cdfd.errors import SchemaChangedError, SinkError
 from cdfd.model.position import Position
 from cdfd.runtime.clock import SystemClock
 from cdfd.sinks.delta.columns import columns_of_extended, columns_of_new
@@ -42,6 +42,20 @@ def entries(folder: Path) -> list[Path]:
 def actions(folder: Path, name: str) -> list[dict[str, Any]]:
     lines = [json.loads(line) for path in entries(folder) for line in path.read_text().splitlines()]
     return [line[name] for line in lines if name in line]
+
+
+async def test_columns_of_rows_that_replace_all_others_replace_those_of_the_target(tmp_path: Path) -> None:
+    sink = await open_sink(tmp_path)
+    assert not await sink.target.exists()
+    await deliver(sink, 0, x=[1], y=["a"])
+    assert await sink.target.exists()
+    rows = StructType((StructField("x", Primitive("string")),))
+    before = sink.columns
+    assert [child.name for child in before.struct] == ["x", "y"]
+    after = sink.target.merged(before, rows, replaces=True)
+    assert [(child.name, str(child.type)) for child in after.struct] == [("x", "string")]
+    with pytest.raises(SchemaChangedError, match="x"):
+        sink.target.merged(before, rows)
 
 
 def set_rule(folder: Path, properties: dict[str, str], of_column: dict[str, str]) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 from collections import Counter
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -98,6 +99,32 @@ async def test_of_two_attempts_the_fenced_one_sees_what_the_other_delivers(
     go_on.set()
     assert (await slow)["insert"] == 1
     assert (first.asked, second.asked) == (1, 1)
+    assert ids(read(f"{name}.orders")) == [1]
+
+
+async def test_the_fenced_attempt_does_not_take_over_from_one_that_goes_on(
+    broker: SharedBroker, name: str, read: Read
+) -> None:
+    attempts = [Part(Place(broker.bootstrap_servers, name), 0, rows(1, version=1)) for _ in range(2)]
+    begun, go_on = [asyncio.Event() for _ in range(2)], [asyncio.Event() for _ in range(2)]
+
+    async def held_up(number: int, delivery: KafkaDelivery) -> Counts:
+        begun[number].set()
+        await go_on[number].wait()
+        return await attempts[number].write(delivery)
+
+    tasks = []
+    for number, part in enumerate(attempts):
+        write = partial(held_up, number)
+        tasks.append(asyncio.create_task(parts.deliver(part.place.destination, part.place.sink, "a", at(1), write)))
+        await begun[number].wait()
+    go_on[0].set()
+    # It notices that the second one has fenced it, and waits.
+    done, _ = await asyncio.wait({tasks[0]}, timeout=3)
+    assert not done
+    go_on[1].set()
+    assert [counts["insert"] for counts in await asyncio.gather(*tasks)] == [1, 1]
+    assert [part.asked for part in attempts] == [1, 1]
     assert ids(read(f"{name}.orders")) == [1]
 
 

@@ -24,6 +24,7 @@ from cdfd.config.parser import parse
 from cdfd.delta.types.schema import ColumnMappingMode, StructField, StructType, TableSchema, from_arrow
 from cdfd.errors import FencedError, SinkError, StorageError
 from cdfd.log.log import DeltaLog
+from cdfd.model.control import EMPTY
 from cdfd.model.plan import ChangePlan
 from cdfd.model.position import Position
 from cdfd.model.version import Version
@@ -88,6 +89,16 @@ async def test_numbers_of_a_position_without_digest(tmp_path: Path) -> None:
     fields = ("version", "part", "snapshot", "ordinal", "digest0", "digest1")
     assert [table.transaction_version(f"{APP}/next/{field}") for field in fields] == [4, 0, 0, 0, 0, 0]
     assert await (await open_sink(LocalStorage(tmp_path))).last_position() == Position("T", 4)
+
+
+async def test_batches_of_one_schema_share_a_file(tmp_path: Path) -> None:
+    sink = await open_sink(LocalStorage(tmp_path))
+    await deliver(sink, 0, batch(n=[1]), batch(n=[2]))
+    assert len(list(tmp_path.glob("part-*"))) == 1
+    await deliver(sink, 1, batch(n=[3]), batch(n=[4], m=["a"]), batch(n=[5], m=["b"]))
+    assert len(list(tmp_path.glob("part-*"))) == 3
+    values = {1: None, 2: None, 3: None, 4: "a", 5: "b"}
+    assert rows_in(tmp_path, "n", "m") == [{"n": n, "m": m} for n, m in values.items()]
 
 
 async def test_full_files_are_stored_before_the_commit(tmp_path: Path) -> None:
@@ -230,6 +241,33 @@ async def test_delivery_from_another_position_than_the_target_has_is_refused(tmp
     with pytest.raises(SinkError, match=r"the target is at .*version=3.* and not at .*version=2"):
         await deliver(first, 2, batch(n=[3]), following=4)
     assert rows_in(tmp_path / "t", "n") == [{"n": 0}, {"n": 1}, {"n": 2}]
+
+
+async def test_a_commit_whose_outcome_is_unknown_ends_the_sink(tmp_path: Path) -> None:
+    storage = FaultyStorage(LocalStorage(tmp_path / "t"))
+    sink = await open_sink(storage)
+    await deliver(sink, 0, batch(n=[0]))
+
+    async def dies(method: str, path: str) -> None:
+        if method == "put_if_absent":
+            raise Died
+
+    storage.after = dies
+    with pytest.raises(Died):
+        await deliver(sink, 1, batch(n=[1]))
+    with pytest.raises(SinkError, match="the outcome of the last commit is unknown"):
+        await sink.last_position()
+    assert await (await open_sink(LocalStorage(tmp_path / "t"))).last_position() == at(2)
+
+
+async def test_a_request_cannot_move_a_target_back(tmp_path: Path) -> None:
+    sink = await open_sink(LocalStorage(tmp_path / "t"))
+    await deliver(sink, 0, batch(n=[0]), following=4)
+    await sink.set_control(EMPTY, at(4))
+    await sink.set_control(EMPTY, at(6))
+    with pytest.raises(SinkError, match="the target is at version 6 and cannot go back"):
+        await sink.set_control(EMPTY, at(5))
+    assert await sink.last_position() == at(6)
 
 
 async def test_two_processes_that_create_the_target(tmp_path: Path) -> None:

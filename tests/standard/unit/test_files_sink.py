@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -561,3 +562,30 @@ def test_a_look_at_what_has_only_begun(tmp_path: Path) -> None:
     (tmp_path / "00000000000000000000.jsonl").write_bytes(b"1\n")
     with pytest.raises(SinkError, match=r"no _position.json"):
         read_position(str(tmp_path))
+
+
+@pytest.mark.parametrize("refused", [None, "orders", ".lock"])
+async def test_the_check_asks_whether_the_folder_can_be_written_and_the_sinks_own_files_read_too(
+    tmp_path: Path, refused: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A test that runs as root may do everything, so the system's answer is another one here."""
+    folder = tmp_path / "orders"
+    folder.mkdir()
+    (folder / ".lock").touch()
+    wanted = {"orders": os.W_OK | os.X_OK, ".lock": os.W_OK | os.R_OK}
+    asked = dict[str, int]()
+
+    def access(path: str, mode: int, **_: Any) -> bool:
+        asked[Path(path).name] = mode
+        return Path(path).name != refused
+
+    monkeypatch.setattr(os, "access", access)
+    config = parse(f"pipeline: p\nsink: {{kind: files, path: {tmp_path}}}\ntables: [{{uri: /lake/orders}}]", {})
+    check = connector(config).check(config.tables[0])
+    if refused is None:
+        assert await check == "ok"
+        assert asked == wanted
+    else:
+        with pytest.raises(SinkError, match="the folder cannot be written to") as caught:
+            await check
+        assert Path(str(caught.value.path)).name == refused

@@ -842,6 +842,14 @@ class TestSchema:
         await delivery.commit(at(1))
         assert rows_in(tmp_path) == bag([(0, "a", None), (1, "a", None), (2, "a", 0.5)])
 
+    async def test_a_delivery_leads_forward(self, tmp_path: Path) -> None:
+        sink = await open_sink(LocalStorage(tmp_path / "t"))
+        await deliver(sink, 0, change(0, "insert", [(0, "a", 0.5)]))
+        delivery = await sink.begin(at(1))
+        await delivery.write(change(1, "insert", [(1, "a", 0.5)]))
+        with pytest.raises(SinkError, match="cannot lead to"):
+            await delivery.commit(at(0))
+
     async def test_columns_that_are_missing(self, tmp_path: Path) -> None:
         less = pa.schema([("id", pa.int64()), ("v", pa.string())])
         sink = await open_sink(LocalStorage(tmp_path / "t"))
@@ -849,6 +857,8 @@ class TestSchema:
         delivery = await sink.begin(at(1))
         with pytest.raises(SnapshotNeededError, match="no column 'f' any more"):
             await delivery.write(change(1, "insert", [(1, "a")], less))
+        with pytest.raises(SinkError, match="the delivery has failed"):
+            await delivery.commit(at(2))
         await delivery.abort()
         text = pa.schema([("id", pa.int64()), ("v", pa.string()), ("f", pa.string())])
         delivery = await sink.begin(at(1))
@@ -1098,6 +1108,27 @@ class TestIndex:
         pairs = set(zip(wanted[places].tolist(), rows.tolist(), strict=True))
         assert len(pairs) == len(rows)
         assert pairs == {(value, row) for value, numbers in model.items() for row in numbers - deleted}
+
+    def test_runs_are_merged_in_parts_of_bounded_size(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(sorted_run, "_PART", 64)
+        hashes = np.random.default_rng(1).integers(0, 2**64, 1000, np.uint64)
+        runs = [sorted_run.SortedRun.of(hashes[half::2], np.arange(half, 1000, 2)) for half in range(2)]
+        sizes = list[int]()
+
+        def keep(rows: sorted_run.Rows) -> np.ndarray[Any, np.dtype[np.bool_]]:
+            sizes.append(len(rows))
+            return np.ones(len(rows), np.bool_)
+
+        merged = sorted_run.StoredRun.merged(SpillSpace(), runs, keep)
+        assert merged.hashes.tolist() == sorted(hashes.tolist())
+        assert hashes[merged.rows].tolist() == merged.hashes.tolist()
+        assert (len(sizes), sum(sizes)) == (1000 // 64, 1000)
+        assert max(sizes) < 2 * 64
+        # Parts of the pairs are looked up one after the other.
+        monkeypatch.setattr(sorted_run, "_WINDOW_BYTES", 1000)
+        places, rows = merged.find(np.array([*merged.hashes.tolist(), 2**64 - 1], np.uint64))
+        assert places.tolist() == list(range(1000))
+        assert rows.tolist() == merged.rows.tolist()
 
     def test_pairs_that_were_looked_up_count_as_memory(self) -> None:
         index = KeyIndex(SpillSpace(), lambda rows: np.ones(len(rows), np.bool_), 100)

@@ -137,6 +137,7 @@ class Recorded:
         progress: that the sink starts with.
         kind: format of the records.
         partitions: of the topic.
+        key: the column of the records' keys.
         chunk_bytes: size of a full chunk.
         closing_timeout: seconds to wait for the end of an aborted delivery.
         stage: receives durations.
@@ -146,6 +147,7 @@ class Recorded:
     progress: Progress | None = None
     kind: str = "flat"
     partitions: int = 1
+    key: str = "id"
     chunk_bytes: int = 1 << 20
     closing_timeout: float = 30.0
     stage: StageTimer = unmeasured
@@ -158,7 +160,7 @@ class Recorded:
         facts = TopicFacts(self.partitions, False, LIMIT)
         self._encoder, self._sender = Worker("encode", 0.1), Worker("send", 0.1)
         announced = destination.transactions_topic is not None
-        make = encoders(self.kind, ["id"] if destination.keyed else [], transactions=announced)
+        make = encoders(self.kind, [self.key] if destination.keyed else [], transactions=announced)
         context = DeliveryContext(
             destination,
             RecordWriter(make, self.producer, destination, facts, self.stage),

@@ -106,7 +106,7 @@ class MirrorTable:
             return self.version
 
     async def load(self, columns: Columns) -> None:
-        """Read which rows there are, unless it is known. `columns`: those of the table, as the rows have them.
+        """Read which rows there are, unless it is known. `follow` comes first. `columns`: those of the table, as the rows have them.
 
         Raises:
             StorageError: the index does not fit on the disk.
@@ -118,8 +118,6 @@ class MirrorTable:
             self._schema = schema
             if self.index is not None:
                 return
-            if self.version is None:
-                await self.follow()
             state = await self._log.snapshot(self.version, with_stats=True, all_fields=True)
             self.index = KeyIndex(self._space, self.live.exist)
             for add in state.live():

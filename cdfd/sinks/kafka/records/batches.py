@@ -192,7 +192,7 @@ def record_batches(
         order, ends = np.arange(len(records)), np.array([len(records)])
     else:
         counts = np.bincount(partitions)
-        order, ends = stable_order(partitions, len(counts)), np.cumsum(counts[counts > 0])
+        order, ends = stable_order(partitions, len(counts)), np.cumsum(counts)
     start, limit = 0, batching.section_limit
     for end in ends.tolist():
         while start < end:
