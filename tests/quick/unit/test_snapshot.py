@@ -365,6 +365,18 @@ class TestReconciliation:
         assert {file.key for file in right.live()} == {add("a", new).key, *(file.key for file in files)}
 
     @pytest.mark.parametrize("folded", [False, True])
+    @pytest.mark.parametrize("removed", [None, "y"])
+    def test_a_remove_with_another_vector_means_the_file_as_it_is(self, removed: str | None, folded: bool) -> None:
+        """Only in tables whose files can have one."""
+        vectors = frozenset({"deletionVectors"})
+        for protocol, meant in ((Protocol(3, 7, vectors, vectors), True), (PROTOCOL, False)):
+            state = first(Commit(0, (add("a", "x"), add("b")), protocol=protocol, metadata=METADATA))
+            state = state.compact() if folded else state
+            after = state.apply(Commit(1, removes=(remove("a", removed),)))
+            assert {each.path for each in after.live()} == ({"b"} if meant else {"a", "b"})
+            assert after.mismatched == (((1, "a"),) if meant else ())
+
+    @pytest.mark.parametrize("folded", [False, True])
     def test_a_file_that_is_gone_is_not_removed_by_another_vector(self, folded: bool) -> None:
         vectors = frozenset({"deletionVectors"})
         protocol = Protocol(3, 7, vectors, vectors)
