@@ -19,6 +19,7 @@ from cdfd.trevni.avro_schema import DEEPEST, parse
 from cdfd.trevni.file_writer import FileWriter
 from cdfd.trevni.metadata import ColumnMetadata
 from cdfd.trevni.shapes import Leaf, arrow_type
+from cdfd.trevni.shredding import physical
 from cdfd.trevni.source import Source, long_bytes
 from cdfd.trevni.table_reader import TableReader
 from cdfd.trevni.values.lengths import Lengths
@@ -98,6 +99,9 @@ def test_some_columns_are_read_in_the_order_of_the_file(tmp_path: Path) -> None:
     assert actual.equals(table.select(["string", "maps", "a b.c#"]))
     # Only structs are read in part.
     assert trevni.read_table(tmp_path / "rows.trv", columns=["list.x"]).equals(table.select(["list"]))
+    for name in ("nope", "struct.nope"):
+        with pytest.raises(ConfigError, match="there is no column"):
+            trevni.read_table(tmp_path / "rows.trv", columns=[name])
     inside = trevni.read_table(tmp_path / "rows.trv", columns=["struct.z", "flat.x"])
     assert inside.schema.field("struct").type == pa.struct([pa.field("z", pa.int64(), nullable=False)])
     assert inside["flat"].to_pylist() == [{"x": each["x"]} for each in table["flat"].to_pylist()]
@@ -177,6 +181,13 @@ def test_only_sorted_columns_with_first_values_can_be_searched(tmp_path: Path) -
     trevni.write_table(pa.table({"n": [1]}), tmp_path / "rows.trv")
     with trevni.TrevniFile(tmp_path / "rows.trv") as file, pytest.raises(ConfigError, match="first values"):
         file.find("n", 1)
+
+
+def test_nothing_is_found_without_rows() -> None:
+    file, schema = io.BytesIO(), pa.schema([pa.field("n", pa.int64(), nullable=False)])
+    trevni.write_table(schema.empty_table(), file, first_values=["n"])
+    with trevni.TrevniFile(file) as empty:
+        assert empty.find("n", 1) == 0
 
 
 def test_user_metadata_is_that_of_the_schema(tmp_path: Path) -> None:
@@ -315,6 +326,24 @@ def test_an_arrow_type_that_does_not_fit_its_column_is_ignored(kind: str, name: 
     schema = {"type": "record", "name": "r", "fields": [{"name": "x", "type": {"type": kind, "arrow.type": name}}]}
     _, shape = parse(json.dumps(schema), 10)
     assert arrow_type(shape) == pa.struct([pa.field("x", expected, False)])
+
+
+@pytest.mark.parametrize(
+    ("leaf", "values", "error", "what"),
+    [
+        (Leaf(0, ValueType.INT, pa.dictionary(pa.int32(), pa.string()), ("a",)), ["b"], DataError, "not a symbol"),
+        (Leaf(0, ValueType.INT, pa.int32()), [1 << 40], DataError, "column x has a value that does not fit"),
+        (Leaf(0, ValueType.INT, pa.int32()), [{"a": 1}], UnsupportedError, "column x is of the type struct"),
+    ],
+)
+def test_values_that_a_column_cannot_have(leaf: Leaf, values: list[Any], error: type[Exception], what: str) -> None:
+    with pytest.raises(error, match=what):
+        physical(leaf, pa.array(values), "x")
+
+
+def test_a_stored_value_that_its_type_cannot_have() -> None:
+    with pytest.raises(trevni.TrevniError, match="a value is not of the type int8"):
+        logical(Leaf(0, ValueType.INT, pa.int8()), pa.array([300], pa.int32()))
 
 
 @pytest.mark.parametrize("values", [[b""], [b"", b"1"], [bytes(17)], [bytes(17), b"1"]])

@@ -7,9 +7,19 @@ from rpds import HashTrieMap
 
 from cdfd.delta.actions import DomainMetadata, Metadata, Protocol, Txn
 from cdfd.delta.checkpoint import State
-from cdfd.errors import LogError
+from cdfd.errors import LogError, SinkError
+from cdfd.model.control import EMPTY
 from cdfd.model.position import Position
-from cdfd.sinks.delta.positions import CHANGELOG, SOURCE, Stored, owner_action, position_actions
+from cdfd.sinks.delta.positions import (
+    CHANGELOG,
+    CONTROL,
+    SOURCE,
+    Stored,
+    owner_action,
+    position_actions,
+    stored_control,
+    stored_range,
+)
 from cdfd.sinks.delta.positions import stored_position as target_position
 from cdfd.sinks.ledger.ledger import app_id
 from cdfd.sinks.ledger.txn_positions import StoredPosition, digest_of, halves_of, stored_position
@@ -54,6 +64,17 @@ def test_digest_of_another_version_is_overwritten(known: int, written: int) -> N
     recorded = state(Txn(APP, 3, 7), *halves(7, 7)[:known])
     actions = ledger_actions(recorded, APP, 4, None, 8)
     assert [fields["version"] for _, fields in actions] == [4, 0, 0][:written]
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"snapshots":-1}'])
+def test_damaged_properties_of_a_target_are_refused(text: str) -> None:
+    damaged = replace(state(), metadata=Metadata("i", "{}", (), {CONTROL: text, f"{CHANGELOG}.backfill": text}))
+    with pytest.raises(SinkError, match="is damaged"):
+        stored_control(damaged)
+    if text != '{"snapshots":-1}':
+        with pytest.raises(SinkError, match=f"property {CHANGELOG}.backfill is damaged"):
+            stored_range(damaged, "backfill")
+    assert (stored_control(state()), stored_range(state(), "backfill")) == (EMPTY, {})
 
 
 def test_deleted_position_has_no_digest() -> None:

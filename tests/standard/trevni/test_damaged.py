@@ -14,6 +14,7 @@ import pytest
 
 import cdfd.trevni as trevni
 from cdfd.cli.commands.trevni import physical_document
+from cdfd.trevni.avro_schema import KEY, parse
 from cdfd.trevni.column_reader import UNBACKED
 from cdfd.trevni.file_writer import ColumnRows, FileWriter
 from cdfd.trevni.metadata import ColumnMetadata
@@ -233,6 +234,10 @@ DEEP = '{"type":"array","items":' * 900 + '"int"' + "}" * 900
         ('"string"', r"has 'string' \(string\) here"),
         ('{"type":"record","name":"r","fields":[]}', "has 0 columns, and the file 1"),
         ('{"type":"array"}', "has no items"),
+        ('{"type":"map"}', "a map of the Avro schema has no values"),
+        ('{"type":"fixed","name":"f"}', "a fixed type of the Avro schema has no size"),
+        ('{"type":"fixed","name":"f","size":-1}', "a fixed type of the Avro schema has no size"),
+        ('{"type":"array","items":7}', "a type that is neither text, nor an object or a list"),
         ('{"type":{"type":{"type":"nothing"}}}', "unknown type"),
     ],
 )
@@ -253,6 +258,32 @@ def test_children_with_more_or_fewer_values_than_their_parent(count: int, what: 
     writer.write(2, [ColumnRows(np.array([2, 2]), pa.nulls(4), np.arange(3)), values])
     with pytest.raises(trevni.TrevniError, match=what):
         read(b"".join(writer.finish()))
+
+
+@pytest.mark.parametrize(
+    ("lengths", "what"),
+    [
+        (([1, 0], [0, 1]), None),
+        (([1, 0], [1, 1]), "a value has two branches of its union"),
+        (([1, 0], [0, 0]), "a value has no branch of its union"),
+        (([2, 0], [0, 1]), "a branch of a union has more than one value"),
+    ],
+)
+def test_a_value_has_one_branch_of_its_union(lengths: tuple[list[int], list[int]], what: str | None) -> None:
+    text = b'{"type":"record","name":"r","fields":[{"name":"u","type":["int","string"]}]}'
+    columns, _ = parse(text, 2)
+    writer = FileWriter(columns, metadata={KEY: text})
+    parts = []
+    for kind, counts in zip((pa.int32(), pa.string()), lengths, strict=True):
+        values = pa.array(range(sum(counts)), pa.int32()).cast(kind)
+        parts.append(ColumnRows(np.array(counts), values, np.arange(3)))
+    writer.write(2, parts)
+    data = b"".join(writer.finish())
+    if what is None:
+        assert read(data)["u"].to_pylist() == [0, "0"]
+    else:
+        with pytest.raises(trevni.TrevniError, match=what):
+            read(data)
 
 
 def test_row_may_have_as_many_arrays_as_are_cheap_and_its_file_has_bytes() -> None:

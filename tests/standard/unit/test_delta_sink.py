@@ -22,13 +22,14 @@ import cdfd
 from cdfd import snapshot
 from cdfd.config.parser import parse
 from cdfd.delta.types.schema import ColumnMappingMode, StructField, StructType, TableSchema, from_arrow
-from cdfd.errors import FencedError, SinkError, StorageError
+from cdfd.errors import FencedError, SinkError, StorageError, UnsupportedError
 from cdfd.log.log import DeltaLog
 from cdfd.model.control import EMPTY
 from cdfd.model.plan import ChangePlan
 from cdfd.model.position import Position
 from cdfd.model.version import Version
 from cdfd.runtime.clock import SystemClock
+from cdfd.sinks.configured import connector
 from cdfd.sinks.delta.compactor import Compaction
 from cdfd.sinks.delta.data_files import DataFiles
 from cdfd.sinks.delta.sink import DeltaSink
@@ -62,6 +63,11 @@ def at(version: int) -> Position:
 
 def batch(**columns: Any) -> pa.RecordBatch:
     return pa.record_batch(columns)
+
+
+def by(*rows: list[tuple[str, int | None]] | None) -> pa.Array:
+    """A column of maps."""
+    return pa.array(rows, pa.map_(pa.string(), pa.int64()))
 
 
 async def deliver(sink: DeltaSink, version: int, *batches: pa.RecordBatch, following: int | None = None) -> None:
@@ -475,6 +481,7 @@ class TestConditions:
                 "'s' has values that the target cannot hold",
             ),
             (batch(n=[1], s=[{"a": 1}], many=pa.array([[1, None]])), "'many.element' of the target may not be null"),
+            (batch(n=[1], s=[{"a": 1}], by=by([("k", 1), ("l", None)])), "'by.value' of the target may not be null"),
         ],
     )
     async def test_values_that_may_not_be_null(self, tmp_path: Path, rows: pa.RecordBatch, path: str) -> None:
@@ -482,6 +489,7 @@ class TestConditions:
             pa.field("n", pa.int64(), nullable=False),
             pa.field("s", pa.struct([pa.field("a", pa.int64(), nullable=False)])),
             pa.field("many", pa.list_(pa.field("element", pa.int64(), nullable=False))),
+            pa.field("by", pa.map_(pa.string(), pa.field("value", pa.int64(), nullable=False))),
         ]
         DeltaTable.create(tmp_path / "t", pa.schema(fields))
         entry = tmp_path / "t" / "_delta_log" / f"{0:020}.json"
@@ -497,6 +505,8 @@ class TestConditions:
             batch(
                 n=[0], s=pa.array([None], pa.struct([("a", pa.int64())])), many=pa.array([None], pa.list_(pa.int64()))
             ),
+            # Values of other rows than those of a slice do not count.
+            batch(n=[7, 8, 9], s=[{"a": 1}] * 3, by=by([("k", None)], None, [("k", 2)])).slice(1),
         )
         with pytest.raises(SinkError, match=f"column {path}"):
             await deliver(sink, 1, rows)
@@ -1172,3 +1182,25 @@ class TestCompaction:
             line for line in (tmp_path / "_delta_log" / f"{11:020}.json").read_text().splitlines() if "remove" in line
         ]
         assert len(names) == 10
+
+
+async def test_a_mirror_takes_no_backfill_and_skips_no_version(tmp_path: Path) -> None:
+    text = (
+        f"pipeline: p\nsink: {{kind: delta, path: {tmp_path}, mode: mirror}}\ntables: [{{uri: /lake/orders, key: [n]}}]"
+    )
+    config = parse(text, {})
+    mirror, orders = connector(config), config.tables[0]
+    mirror.preflight()
+    assert await mirror.check(orders) == "ok, the target will be created"
+    with pytest.raises(UnsupportedError, match="it takes no backfill"):
+        await mirror.backfill(orders, "backfill")
+    async with mirror.open(orders) as sink:
+        delivery = await sink.begin(at(0))
+        await delivery.commit(at(1))
+        plan = ChangePlan(1, 1, TableSchema(StructType(())), (), "files")
+        with pytest.raises(UnsupportedError, match="a mirror takes no incremental snapshot"):
+            await sink.begin_chunk(at(1), Version(plan, "T"))
+        await sink.set_control(EMPTY)
+    assert await mirror.check(orders) == "ok"
+    with pytest.raises(SinkError, match="a mirror cannot skip versions of its source"):
+        await mirror.move(orders, at(5))

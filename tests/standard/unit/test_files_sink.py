@@ -17,6 +17,7 @@ import pytest
 
 from cdfd.config.parser import parse
 from cdfd.errors import ConfigError, DataError, FencedError, SinkError
+from cdfd.model.control import EMPTY
 from cdfd.model.position import Position
 from cdfd.runtime.registry import FILE_FORMATS
 from cdfd.sinks.configured import connector
@@ -244,6 +245,7 @@ class TestFolder:
             b'{"format":1,"table_id":"T","version":true,"part":0,"phase":"stream","ordinal":0,"delivered":true}',
             b'{"format":1,"table_id":"T","version":-1,"part":0,"phase":"stream","ordinal":0,"delivered":true}',
             b'{"format":1,"table_id":"T","version":1,"part":0,"phase":"later","ordinal":0,"delivered":true}',
+            b'{"format":1,"table_id":"T","version":1,"part":0,"phase":"stream","ordinal":0,"delivered":1}',
             b'{"format":1,"table_id":null,"version":1,"part":0,"phase":"stream","ordinal":0,"delivered":true}',
         ],
     )
@@ -589,3 +591,18 @@ async def test_the_check_asks_whether_the_folder_can_be_written_and_the_sinks_ow
         with pytest.raises(SinkError, match="the folder cannot be written to") as caught:
             await check
         assert Path(str(caught.value.path)).name == refused
+
+
+async def test_a_request_cannot_move_a_folder_back(tmp_path: Path) -> None:
+    sink = await FilesSink.open(tmp_path / "orders", LINES, fsync=False)
+    delivery = await sink.begin(at(0))
+    await delivery.write(rows(1))
+    await delivery.commit(at(4))
+    await sink.set_control(EMPTY, at(4))
+    await sink.set_control(EMPTY, at(6))
+    with pytest.raises(SinkError, match="the folder is at version 6 and cannot go back"):
+        await sink.set_control(EMPTY, at(5))
+    assert await sink.last_position() == at(6)
+    await sink.close()
+    with pytest.raises(SinkError, match="is closed"):
+        await sink.set_control(EMPTY)
