@@ -136,7 +136,7 @@ fuzz-native: $(MARK)  ## Hostile Parquet files for SECONDS (900), by libFuzzer w
 	  RUSTC_BOOTSTRAP=1 nice -n 10 cargo fuzz run --release $$target ../.cache/fuzz-native/corpus/$$target ../.cache/fuzz-native/seeds/$$target \
 	    -- $(FUZZING) || exit 1; done
 
-mutants: $(MARK)  ## Small changes of the code that tests must notice: N of each room (100), or of ONLY=delta|plan|trevni|ledger|sinks; all of PATHS
+mutants: $(MARK)  ## Small changes of the code that tests must notice: N of each room (100), or of ONLY=delta|plan|trevni|ledger|sinks; all of PATHS (needs Java)
 	nice -n 10 $(BIN)/python -m tests.support.mutants --seed $(or $(SEED),1) $(if $(filter-out mutants,$(ONLY)),--only $(ONLY)) \
 	  $(if $(N),--count $(N)) $(PATHS)
 

@@ -11,6 +11,7 @@ import hashlib
 import os
 import re
 import sys
+import tempfile
 import time
 import tomllib
 from collections import Counter
@@ -19,6 +20,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests.support.cache import ROOT
+from tests.support.kafka.installation import missing
+from tests.support.kafka.shared import shared_broker
 from tests.support.mutants import forks, lines
 from tests.support.mutants.lines import Lines
 from tests.support.mutants.mutations import Mutant, mutants
@@ -45,10 +48,14 @@ ROOMS = {
         f"cdfd/sinks/{name}.py" for name in ("kafka/transactions/*", "kafka/records/*", "files/*", "delta/**/*")
     ),
 }
-TESTS = tuple(
-    f"tests/{tier}/{room}/test_*.py"
-    for tier in ("quick", "standard")
-    for room in ("unit", "contract", "golden", "trevni")
+TESTS = (
+    *(
+        f"tests/{tier}/{room}/test_*.py"
+        for tier in ("quick", "standard")
+        for room in ("unit", "contract", "golden", "trevni")
+    ),
+    "tests/standard/kafka/test_parts.py",
+    "tests/standard/kafka/test_sink.py",
 )
 ELSEWHERE = re.compile(
     r"test_(agreement|certificates|clock|config|discovery|fsspec|headroom|heartbeats|hints|hostile|http|local_storage|logs|metrics|mounted|msk"
@@ -157,6 +164,17 @@ def second_implementations(names: str) -> Iterator[None]:
         os.environ.update({} if before is None else {_SECOND: before})
 
 
+@contextmanager
+def one_broker() -> Iterator[None]:
+    """All child processes use one broker. Each test has topics of its own."""
+    if (reason := missing()) is not None:
+        raise SystemExit(reason)
+    with tempfile.TemporaryDirectory(prefix="cdfd-mutants-") as place:
+        os.environ["CDFD_TEST_BROKER"] = place
+        with shared_broker(Path(place)):
+            yield
+
+
 def described(mutant: Mutant) -> str:
     return f"{mutant.file}:{mutant.lines[0]} {mutant.scope}\n    - {mutant.was}\n    + {mutant.now}"
 
@@ -216,14 +234,15 @@ def main() -> int:
     )
     # The counterparts of the kernels are in the rooms. The kernels themselves are not Python, so no mutant is in them.
     numpy = [module for module in modules if "kernels" in (ROOT / module).read_text(encoding="utf-8")]
-    recordings = {"": lines.record(ROOT, CACHE / "lines", modules, measured)}
-    with second_implementations("numpy"):
-        recordings["numpy"] = lines.record(ROOT, CACHE / "lines-numpy", numpy, measured)
-    run = Run(recordings, explanations())
-    until = time.monotonic() + arguments.minutes * 60
-    for room, mutant in chosen:
-        if time.monotonic() < until:
-            run.try_mutant(room, mutant)
+    with one_broker():
+        recordings = {"": lines.record(ROOT, CACHE / "lines", modules, measured)}
+        with second_implementations("numpy"):
+            recordings["numpy"] = lines.record(ROOT, CACHE / "lines-numpy", numpy, measured)
+        run = Run(recordings, explanations())
+        until = time.monotonic() + arguments.minutes * 60
+        for room, mutant in chosen:
+            if time.monotonic() < until:
+                run.try_mutant(room, mutant)
     print(run.table())
     return 1 if run.survivors else 0
 

@@ -1,7 +1,7 @@
 """Which tests run which lines, and how long each takes, recorded once by coverage.py.
 
-A module of tests is recorded again if it has changed, or a file that its tests run. Tests of processes, servers and Spark are not asked:
-they would take longer than the others together, or never see a changed module.
+A module of tests is recorded again if it has changed, or a file that its tests run. Tests of processes, of Spark and of servers other than a
+broker are not asked: they would take longer than the others together, or never see a changed module.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import pytest
 
 from tests.support.mutants import forks
 
-SERVERS = frozenset({"broker", "needs_broker", "moto_server", "versitygw_server", "spark", "needs_spark"})
+SERVERS = frozenset({"broker_behind", "moto_server", "versitygw_server", "spark", "needs_spark"})
 """Fixtures whose tests are left out, whether they name them or ask for them as they run."""
 
 IMPORTS = "imports"
