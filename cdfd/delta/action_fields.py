@@ -189,7 +189,8 @@ def _text_or_none(value: object) -> str | None:
 
 
 def _is_long(value: object) -> TypeGuard[int]:
-    return isinstance(value, int) and not isinstance(value, bool) and -(2**63) <= value < 2**63
+    # orjson makes a float of what is below -2**63.
+    return isinstance(value, int) and not isinstance(value, bool) and value < 2**63
 
 
 def _integer_or_none(value: object) -> int | None:

@@ -369,6 +369,15 @@ class TestRows:
         with pytest.raises(LogError, match=message):
             checkpoints.read_state(self.batch(name, fields, **types), State())
 
+    def test_the_first_protocol_and_metadata_count(self) -> None:
+        state = State()
+        for name, fields in (("protocol", PROTOCOL), ("metaData", METADATA)):
+            for changed in ({}, {"minWriterVersion": 8} if name == "protocol" else {"id": "other"}):
+                checkpoints.read_state(self.batch(name, fields | changed), state)
+        assert state.protocol is not None
+        assert state.metadata is not None
+        assert (state.protocol.min_writer_version, state.metadata.id) == (7, "i")
+
     def test_a_property_that_is_null_is_not_set(self) -> None:
         state = State()
         checkpoints.read_state(self.batch("metaData", METADATA | {"configuration": {"a": None}}), state)

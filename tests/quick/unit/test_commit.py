@@ -358,6 +358,10 @@ BROKEN: list[tuple[str, object, str]] = [
     ("add", {"path": "%ff"}, "not UTF-8"),
     *[("add", {"path": "a", "size": size}, "add.size") for size in ("1", -1, 1.5, True, 2**63, 1e30, [])],
     ("remove", {"path": "a", "size": -1}, "remove.size"),
+    *[
+        ("txn", {"appId": "a", "version": version}, "txn.version")
+        for version in (2**63, orjson.Fragment(str(-(2**63) - 1)))
+    ],
     ("cdc", {"path": "a", "size": -1}, "cdc.size"),
     ("add", {"path": "a", "modificationTime": "x"}, "add.modificationTime"),
     ("add", {"path": "a", "dataChange": "true"}, "add.dataChange is not a boolean"),

@@ -11,9 +11,10 @@ from deltalake import DeltaTable, write_deltalake
 
 from cdfd import snapshot
 from cdfd.cli.commands.vacuum import Request, run
-from cdfd.delta.actions import Add
+from cdfd.delta.actions import Add, Metadata, Protocol
 from cdfd.delta.commit import Commit
-from cdfd.delta.write.vacuum import NamedFiles, files_named
+from cdfd.delta.snapshot import first
+from cdfd.delta.write.vacuum import NamedFiles, files_named, hides
 from cdfd.errors import CdfdError, ConfigError, PathError
 
 HOUR = 3600
@@ -45,6 +46,18 @@ def removable(folder: Path, **options: object) -> list[str]:
     report = json.loads(run(Request(str(folder), as_json=True, **options)))  # type: ignore[arg-type]  # by name
     files: list[str] = report["files"]
     return sorted(files)
+
+
+def test_the_metadata_of_iceberg_is_left_alone() -> None:
+    text = '{"type":"struct","fields":[{"name":"_p","type":"string","nullable":true,"metadata":{}}]}'
+    iceberg = frozenset({"icebergCompatV2", "columnMapping"})
+    for features, is_hidden in ((frozenset({"appendOnly"}), False), (iceberg, True)):
+        protocol = Protocol(2, 7, writer_features=features)
+        state = first(Commit(0, protocol=protocol, metadata=Metadata("i", text, ("_p",), {})))
+        assert hides("metadata", state) == is_hidden
+        assert [hides(folder, state) for folder in ("data", "a/metadata", "_p=1", "_q=1", ".x")] == [False] * 3 + [
+            True
+        ] * 2
 
 
 def versions(folder: Path) -> list[list[dict[str, object]]]:

@@ -39,7 +39,7 @@ _ARITHMETIC: dict[type[ast.operator], type[ast.operator]] = {
 }
 _CALLS = {"min": "max", "max": "min", "any": "all", "all": "any", "sorted": "list", "reversed": "iter"}
 _SPOKEN = {"__repr__", "__str__"}
-_SAFEGUARDS = {"strict", "zero_copy_only"}
+_SAFEGUARDS = {"init", "strict", "zero_copy_only"}
 _LOGS = {"log", "_log", "logger", "logging", "warnings"}
 _SKIPPED = {"annotation", "returns", "decorator_list", "bases", "keywords_of_class", "type_comment", "type_params"}
 
