@@ -251,5 +251,5 @@ def _descriptor(row: Mapping[str, Any] | None) -> DeletionVectorDescriptor | Non
 _MAKERS: Mapping[type, Callable[[Mapping[str, Any]], FileAction]] = {
     Add: _add,
     Remove: _remove,
-    Cdc: lambda row: Cdc(row["path"], dict(row["partition_values"] or ()) or NO_VALUES, row["size"]),
+    Cdc: lambda row: Cdc(row["path"], dict(row["partition_values"]) or NO_VALUES, row["size"]),
 }

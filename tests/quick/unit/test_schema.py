@@ -502,6 +502,8 @@ def test_mode_of_column_mapping_is_read_in_any_case() -> None:
 def test_mapping_of_a_field() -> None:
     child = StructField("x", ArrayType(LONG))
     assert column_id(child) is None
+    for number in (-(2**31), 2**31 - 1):
+        assert column_id(StructField("x", LONG, metadata={"delta.columnMapping.id": number})) == number
     assert physical_name(child, ColumnMappingMode.NAME) == "x"
 
 
