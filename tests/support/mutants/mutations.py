@@ -170,7 +170,7 @@ def _in(
 def _stays(node: ast.AST) -> bool:
     """Whether nothing below a node is changed: text for people, sizes of memory, and what only type checkers and class bodies ask."""
     match node:
-        case ast.JoinedStr() | ast.Assert() | ast.Import() | ast.ImportFrom():
+        case ast.JoinedStr() | ast.Subscript(value=ast.JoinedStr()) | ast.Assert() | ast.Import() | ast.ImportFrom():
             return True
         case ast.FunctionDef(name=name):
             return name in _SPOKEN
