@@ -5,10 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
+from cdfd.model.columns import CHANGE_TYPES
 from cdfd.scan import image_order
-from cdfd.scan.image_order import DELETE, INSERT, POST_IMAGE, PRE_IMAGE, Codes, ImageCounts, ImageOrder
+from cdfd.scan.image_order import (
+    DELETE,
+    INSERT,
+    MOVED,
+    POST_IMAGE,
+    PRE_IMAGE,
+    Codes,
+    ImageCounts,
+    ImageOrder,
+    codes_with_keys,
+)
 
 PAIRED = [PRE_IMAGE, POST_IMAGE] * 3 + [INSERT]
 BLOCKS = [PRE_IMAGE] * 3 + [POST_IMAGE] * 3
@@ -46,3 +58,15 @@ def test_the_counts_are_those_of_the_order(codes: list[int], size: int) -> None:
     counts, order = ImageCounts.of(batches), ImageOrder.of(lambda: iter(batches), pairs=True)
     assert counts.paired == order.paired
     assert counts.late(pairs=True) == len(order.late.mask(0, len(codes)).nonzero()[0])
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 100])
+def test_a_post_image_whose_key_is_not_that_of_the_row_before_has_moved(size: int) -> None:
+    codes = [POST_IMAGE, PRE_IMAGE, POST_IMAGE, PRE_IMAGE, POST_IMAGE, INSERT, PRE_IMAGE, POST_IMAGE]
+    keys = [7, 1, 1, 2, 3, 3, 4, 4]
+    types = CHANGE_TYPES.take(pa.array(codes))
+    spans = [slice(at, at + size) for at in range(0, len(codes), size)]
+    batches = [(types[span], [pa.array(keys[span]), pa.array(["x"] * len(keys[span]))]) for span in spans]
+    batches.insert(1, (types[:0], [pa.array([], pa.int64()), pa.array([], pa.string())]))
+    actual = np.concatenate(list(codes_with_keys(batches)))
+    assert actual.tolist() == [*codes[:4], MOVED, *codes[5:]]

@@ -1,5 +1,6 @@
 """Buckets of rows: the same rows in the same order, in memory and on disk; and what is said where the disk is too small."""
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -31,6 +32,23 @@ def test_each_bucket_has_its_rows_in_order(tmp_path: Path, memory: int) -> None:
     assert list(tmp_path.iterdir()) == []
     buckets.close()
     assert space.used == 0
+
+
+def test_rows_are_read_in_parts_if_the_system_reads_less_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Linux reads 2 GiB at once, at most."""
+    pread = os.pread
+    monkeypatch.setattr(os, "pread", lambda file, size, start: pread(file, min(size, 100), start))
+    buckets = Buckets(SpillSpace(), 1, SCHEMA, 0)
+    buckets.add(batch(0, 1000))
+    assert buckets.rows(0)["id"].to_pylist() == list(range(1000))
+
+
+def test_a_full_disk_is_an_error_that_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    space = SpillSpace()
+    with Path("/dev/full").open("wb", buffering=0) as full:
+        monkeypatch.setattr(SpillSpace, "open", lambda _: full)
+        with pytest.raises(StorageError, match="rows cannot be spilled: No space left on device"):
+            Buckets(space, 1, SCHEMA, 0).add(batch(0, 1000))
 
 
 def test_without_numbers_all_rows_are_of_the_first_bucket() -> None:

@@ -217,6 +217,8 @@ class TestCut:
         assert self.shares(mib, mib, mib, limit=3 * mib) == [["0", "1"], ["2"]]
         assert self.shares(mib, 5 * mib, mib, limit=3 * mib) == [["0"], ["1/0of2"], ["1/1of2"], ["2"]]
         assert self.shares(mib, mib, limit=WHOLE) == [["0", "1"]]
+        assert self.shares(mib, mib, limit=2 * (mib + FILE_BYTES)) == [["0", "1"]]
+        assert self.shares(mib, mib, limit=2 * (mib + FILE_BYTES) - 1) == [["0"], ["1"]]
         assert self.shares(limit=mib) == []
 
     def test_a_part_of_a_version_has_slices_of_its_scans_alone(self) -> None:
