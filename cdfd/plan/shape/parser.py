@@ -140,7 +140,7 @@ class _Parser:
             negated = self._accept("NOT")
             self._expect("NULL")
             return _negate(IsNull(self._column(left)), negated)
-        before, negated = self._next, self._accept("NOT")
+        negated = self._accept("NOT")
         if self._accept("IN"):
             column = self._column(left)
             self._expect("(")
@@ -160,7 +160,6 @@ class _Parser:
                 self._fail("a pattern in '...' is expected")
             return _negate(Like(self._column(left), self._literal()), negated)
         if negated:
-            self._next = before + 1
             self._fail("IN, BETWEEN or LIKE is expected")
         if isinstance(left, Literal) and left.form not in ("boolean", "null"):
             self._fail("a comparison is expected")

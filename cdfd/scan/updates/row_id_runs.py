@@ -62,11 +62,10 @@ def within_bucket(ids: Integers, count: int) -> Integers:
 def runs_of(source: int, rows: Integers, ids: Integers, versions: Integers) -> pa.RecordBatch:
     """The runs of some rows of a source, in the schema `RUNS`. The rows are in ascending order."""
     begins = np.ones(len(ids), np.bool_)
-    if len(ids) > 1:
-        begins[1:] = np.diff(ids) != 1
-        begins[1:] |= np.diff(rows) != 1
-        begins[1:] |= versions[1:] != versions[:-1]
-        begins[1:] |= (ids[1:] & ((1 << BLOCK_BITS) - 1)) == 0
+    begins[1:] = np.diff(ids) != 1
+    begins[1:] |= np.diff(rows) != 1
+    begins[1:] |= versions[1:] != versions[:-1]
+    begins[1:] |= (ids[1:] & ((1 << BLOCK_BITS) - 1)) == 0
     starts = np.flatnonzero(begins)
     counts = np.diff(starts, append=len(ids))
     sources = np.full(len(starts), source, np.int32)

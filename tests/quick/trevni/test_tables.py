@@ -20,7 +20,7 @@ from cdfd.trevni.file_writer import FileWriter
 from cdfd.trevni.metadata import ColumnMetadata
 from cdfd.trevni.shapes import Leaf, arrow_type
 from cdfd.trevni.shredding import physical
-from cdfd.trevni.source import Source, long_bytes
+from cdfd.trevni.source import Cursor, Source, long_bytes
 from cdfd.trevni.table_reader import TableReader
 from cdfd.trevni.values.lengths import Lengths
 from cdfd.trevni.values.value_types import ValueType
@@ -288,6 +288,11 @@ def test_rows_with_many_values_are_assembled_in_windows(tmp_path: Path, monkeypa
     with trevni.TrevniFile(tmp_path / "rows.trv") as file:
         batches = list(file.iter_batches(50))
     assert pa.Table.from_batches(batches).equals(table)
+
+
+def test_longs_have_64_bits_at_most() -> None:
+    with pytest.raises(trevni.TrevniError, match="more than 64 bits"):
+        Cursor(Source.of(b"\xff" * 9 + b"\x02")).long()
 
 
 def test_schema_of_a_file_without_metadata_has_none(tmp_path: Path) -> None:

@@ -16,6 +16,14 @@ def test_a_state_is_read_as_it_was_written() -> None:
     assert Control.parse({"snapshot": SNAPSHOT, "later": 1}).document() == {"snapshot": SNAPSHOT}
 
 
+def test_the_newest_requests_are_remembered() -> None:
+    state = EMPTY
+    for number in range(20):
+        state = state.remember(str(number))
+    assert state.recent == tuple(map(str, range(4, 20)))
+    assert Control.parse(state.document()) == state
+
+
 @pytest.mark.parametrize(
     ("document", "what"),
     [

@@ -110,6 +110,12 @@ class TestChangeDataFiles:
     def test_partition_values_are_those_of_the_file_by_physical_name(self) -> None:
         assert scans(cdc("c", partitionValues={"col-1": None}))[0].partition_values == {"col-1": None}
 
+    def test_images_may_be_in_files_of_several_partitions(self) -> None:
+        files = [cdc("a", partitionValues={"p": "1"}), cdc("b", partitionValues={"p": "2"})]
+        looked_at = plan(entry(*files), HEADER, 7).cross_partition
+        assert [(scan.path, scan.image_phase) for scan in looked_at] == [("a", "early"), ("b", "early")]
+        assert plan(entry(cdc("a"), cdc("b")), HEADER, 7).cross_partition == ()
+
     def test_unless_only_files_are_wanted(self) -> None:
         assert brief(scans(add("a"), cdc("c"), changes="files")) == [("a", "insert", None, None)]
 

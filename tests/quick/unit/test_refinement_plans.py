@@ -55,6 +55,14 @@ def refined_plan(
     )
 
 
+@pytest.mark.parametrize(("refine", "is_refined"), [("rows", True), ("key", False)])
+def test_a_version_without_a_column_of_the_key_is_refined_by_rows_alone(refine: Refine, is_refined: bool) -> None:
+    other = header(field("v"))
+    made = refined_plan(update(), refine, replace(other, version=4), other)
+    assert (made.refinement is not None) == is_refined
+    assert made.unrefined == (None if is_refined else "it has no column 'id' of the key")
+
+
 def sizes_and_buckets(made: ChangePlan) -> list[tuple[int, str | None, Bucket | None]]:
     return [(scan.size, scan.image_phase, scan.bucket) for scan in made.scans]
 

@@ -319,6 +319,10 @@ def test_a_column_that_is_gone_ends_the_stream() -> None:
     for names in ([("id", pa.int64())], [("id", pa.int64()), ("s", pa.struct([("b", pa.int64())]))]):
         with pytest.raises(MissingColumnError, match="is gone"):
             Shape(where=parse_filter("s.a = 1")).check_change(before, TableSchema(from_arrow(pa.schema(names))))
+    masked = Shape(masks=(("s", Mask("nullify")), ("later", Mask("nullify"))))
+    with pytest.raises(MissingColumnError, match="column 's' is gone"):
+        masked.check_change(before, TableSchema(from_arrow(pa.schema([("id", pa.int64())]))))
+    masked.check_change(before, before)
     # A column that is not there yet is null.
     Shape(where=parse_filter("s.a = 1")).check_change(TableSchema(from_arrow(pa.schema([("id", pa.int64())]))), before)
 
