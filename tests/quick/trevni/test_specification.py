@@ -41,7 +41,9 @@ def written(
     writer = FileWriter([column], **options)
     rows = len(values) if lengths is None else len(lengths)
     counts = None if lengths is None else np.array(lengths, np.int64)
-    writer.write(rows, [ColumnRows(counts, pa.array(values, ARROW[column.type]), np.arange(rows + 1))])
+    # Of a slice: the values do not begin the buffer.
+    array = pa.array([*values[:1], *values], ARROW[column.type])[len(values[:1]) :]
+    writer.write(rows, [ColumnRows(counts, array, np.arange(rows + 1))])
     return b"".join(writer.finish())
 
 

@@ -22,7 +22,7 @@ from typer.testing import CliRunner
 import cdfd
 from cdfd.cli import app
 from cdfd.config.shapes import shape_of
-from cdfd.delta.types.schema import TableSchema, from_arrow
+from cdfd.delta.types.schema import StructType, TableSchema, from_arrow
 from cdfd.errors import ConfigError, MissingColumnError
 from cdfd.log.table import Table
 from cdfd.model.batch import ChangeBatch
@@ -312,6 +312,16 @@ def test_a_filter_is_checked_before_the_first_row(tmp_path: Path) -> None:
     for wrong in ({"where": "idd = 1"}, {"where": "v > 1"}, {"mask": {"vv": "nullify"}}, {"columns": ["id", "vv"]}):
         with pytest.raises(ConfigError):
             cdfd.changes(str(table.folder), **wrong)
+
+
+def test_rows_have_the_schema_of_their_version() -> None:
+    """Also if two of them differ in what Arrow does not know: the next version may go back to the first one."""
+    shaper, rows = RowShaper(Shape(where=parse_filter("id > 0"))), change_rows([Change("insert", 1, 1, "a")])
+    for comment in ("first", "second", "first", "third"):
+        fields = tuple(replace(field, metadata={"comment": comment}) for field in SCHEMA.struct)
+        schema = TableSchema(StructType(fields))
+        batch = shaper.shape_batch(ChangeBatch(ChangePlan(1, 0, schema, (), "files"), schema, rows, 1))
+        assert batch.schema == schema
 
 
 def test_a_column_that_is_gone_ends_the_stream() -> None:
