@@ -317,7 +317,7 @@ class Target:
         current = self.control = stored_control(state)
         moved = None if self._moved is None or stored_range(state, self._role) == self._moved else self._moved
         # An attempt whose outcome was unclear may have committed this delivery.
-        delivered = moved is None and stored.position == following and begun != following
+        delivered = moved is None and stored.position == following
         if moved is None and not delivered and stored.position not in (None, begun):
             raise SinkError(
                 f"the target is at {stored.position}, and not at {begun}", table=self.uri, hint="Open a new sink"

@@ -47,6 +47,8 @@ def actions(folder: Path, name: str) -> list[dict[str, Any]]:
 async def test_columns_of_rows_that_replace_all_others_replace_those_of_the_target(tmp_path: Path) -> None:
     sink = await open_sink(tmp_path)
     assert not await sink.target.exists()
+    with pytest.raises(SinkError, match="the target was deleted"):
+        await sink.target.state()
     await deliver(sink, 0, x=[1], y=["a"])
     assert await sink.target.exists()
     rows = StructType((StructField("x", Primitive("string")),))

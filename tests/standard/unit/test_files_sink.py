@@ -606,3 +606,11 @@ async def test_a_request_cannot_move_a_folder_back(tmp_path: Path) -> None:
     await sink.close()
     with pytest.raises(SinkError, match="is closed"):
         await sink.set_control(EMPTY)
+
+
+async def test_a_row_group_ends_at_a_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cdfd.sinks.files.formats._GROUP_BYTES", rows(1, 2).nbytes)
+    await deliver(tmp_path, Parquet(), 0, rows(1), rows(2), rows(3), rows(4, 5), rows(6))
+    (file,) = tmp_path.glob("*.parquet")
+    metadata = pq.ParquetFile(file).metadata
+    assert [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)] == [2, 3, 1]

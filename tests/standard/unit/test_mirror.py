@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import os
 import random
 import shutil
 from collections import Counter
@@ -758,6 +759,15 @@ class TestPositions:
         await deliver(sink, 3)
         assert len(entries(tmp_path)) == newest + 1
 
+    async def test_the_beginning_of_a_snapshot_is_not_stored(self, tmp_path: Path) -> None:
+        """Its rows replace all others in one version, which stores the position after it."""
+        sink = await open_sink(LocalStorage(tmp_path))
+        await deliver(sink, 0, change(0, "insert", [(0, "a", 0.5)]))
+        delivery = await sink.begin(at(1))
+        await delivery.commit(at(1, "snapshot"))
+        await sink.close()
+        assert await (await open_sink(LocalStorage(tmp_path))).last_position() == at(1)
+
     async def test_a_snapshot_replaces_all_rows_and_columns(self, tmp_path: Path) -> None:
         folder = tmp_path / "t"
         sink = await open_sink(LocalStorage(folder), change_feed=True)
@@ -1129,6 +1139,16 @@ class TestIndex:
         places, rows = merged.find(np.array([*merged.hashes.tolist(), 2**64 - 1], np.uint64))
         assert places.tolist() == list(range(1000))
         assert rows.tolist() == merged.rows.tolist()
+
+    def test_a_full_disk_is_an_error_that_returns_its_space(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(
+            SpillSpace, "open", lambda _: os.fdopen(os.open("/dev/full", os.O_WRONLY), "wb", buffering=0)
+        )
+        space = SpillSpace()
+        index = KeyIndex(space, lambda rows: np.ones(len(rows), np.bool_), 2)
+        with pytest.raises(StorageError, match="the index of keys cannot be written: No space left on device"):
+            index.add(np.arange(10, dtype=np.uint64), 0)
+        assert space.used == 0
 
     def test_pairs_that_were_looked_up_count_as_memory(self) -> None:
         index = KeyIndex(SpillSpace(), lambda rows: np.ones(len(rows), np.bool_), 100)
