@@ -6,14 +6,18 @@ import asyncio
 import json
 import threading
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from cdfd.errors import DataError, SinkError
+from cdfd.errors import DataError, FencedError, SinkError
 from cdfd.model.control import Control, Pause
+from cdfd.sinks.base import ReopenSinkError
 from cdfd.sinks.kafka.destination import encoders
 from cdfd.sinks.kafka.progress.records import Progress
 from cdfd.sinks.kafka.progress.topics import ExistingTopic
@@ -689,3 +693,52 @@ def test_a_producer_that_failed_prepares_nothing() -> None:
         table.producer.init_transactions()
     with pytest.raises(SinkError, match="cannot start transactions"):
         table.producer.prepare([])
+
+
+class TestParts:
+    """What an attempt does whose sink is always fenced."""
+
+    @pytest.mark.parametrize(
+        ("timeout", "what", "retriable"),
+        [
+            (0.0, "was not delivered within 0 s, and Kafka aborted its transaction", False),
+            (60.0, "3 other attempts took over a part", True),
+        ],
+    )
+    async def test_it_gives_up(
+        self, timeout: float, what: str, retriable: bool, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        waited = 0
+
+        async def wait(*_: object) -> None:
+            nonlocal waited
+            waited += 1
+
+        async def write(_: KafkaDelivery) -> dict[str, int]:
+            raise FencedError("another process has taken over")
+
+        monkeypatch.setattr(parts, "_wait_for_other_attempt", wait)
+        table = recorded(transaction_timeout=timeout)
+        opened = asynccontextmanager(partial(one, table.sink))
+        with pytest.raises(SinkError, match=what) as caught:
+            await parts.deliver(table.destination, opened, "a", at(1), write)
+        assert (caught.value.version, caught.value.retriable) == (1, retriable)
+        assert waited == (3 if retriable else 0)
+
+
+async def one(sink: KafkaSink) -> AsyncIterator[KafkaSink]:
+    yield sink
+
+
+async def test_a_topic_that_is_created_again_within_a_transaction_is_not_committed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    table, topic_id = Recorded(Place("nowhere:1", "shop").destination, chunk_bytes=1), "a"
+    writer = table.sink.context.writer
+    writer._facts = replace(writer._facts, id=topic_id)
+    monkeypatch.setattr(table.producer, "topic_id", lambda _: topic_id)
+    delivery = await begun(table, rows(1))
+    topic_id = "b"
+    with pytest.raises(ReopenSinkError, match="was deleted and created again"):
+        await delivery.commit(at(1))
+    assert not table.producer.committed
