@@ -66,6 +66,12 @@ def test_digest_of_another_version_is_overwritten(known: int, written: int) -> N
     assert [fields["version"] for _, fields in actions] == [4, 0, 0][:written]
 
 
+@pytest.mark.parametrize(("version", "delivered"), [(0, []), (1, [0]), (7, [6])])
+def test_the_version_that_is_delivered_is_recorded_by_the_name_of_the_table(version: int, delivered: list[int]) -> None:
+    actions = position_actions(state(), APP, Position("T", version), 0)
+    assert [fields["version"] for _, fields in actions if fields["appId"] == APP] == delivered
+
+
 @pytest.mark.parametrize("text", ["{", "[]", '{"snapshots":-1}'])
 def test_damaged_properties_of_a_target_are_refused(text: str) -> None:
     damaged = replace(state(), metadata=Metadata("i", "{}", (), {CONTROL: text, f"{CHANGELOG}.backfill": text}))

@@ -29,11 +29,14 @@ from cdfd.model.plan import ChangePlan
 from cdfd.model.position import Position
 from cdfd.model.version import Version
 from cdfd.runtime.clock import SystemClock
+from cdfd.sinks.base import Delivery
 from cdfd.sinks.configured import connector
+from cdfd.sinks.delta import parts
 from cdfd.sinks.delta.compactor import Compaction
 from cdfd.sinks.delta.data_files import DataFiles
 from cdfd.sinks.delta.sink import DeltaSink
 from cdfd.sinks.delta.target import Layout, Target
+from cdfd.sinks.jobs import Counts, Job
 from cdfd.sinks.ledger.ledger import app_id
 from cdfd.sinks.ledger.txn_log import TxnLog
 from cdfd.storage.base import Storage
@@ -264,6 +267,29 @@ async def test_a_commit_whose_outcome_is_unknown_ends_the_sink(tmp_path: Path) -
     with pytest.raises(SinkError, match="the outcome of the last commit is unknown"):
         await sink.last_position()
     assert await (await open_sink(LocalStorage(tmp_path / "t"))).last_position() == at(2)
+
+
+async def test_a_backfill_begins_anywhere_and_its_range_is_stored(tmp_path: Path) -> None:
+    sink = await open_sink(LocalStorage(tmp_path / "t"), owner=7)
+    await deliver(sink, 0, batch(n=[0]), following=4)
+    for start in (1, 9):
+        sink.move_to(at(start), {"from": start})
+        assert await sink.target.range() != {"from": start}
+        await deliver(sink, start, batch(n=[start]))
+        stored = dict(await sink.target.range())
+        assert len(stored.pop("run")) == 32
+        assert stored == {"from": start}
+    assert [row["n"] for row in rows_in(tmp_path / "t", "n")] == [0, 1, 9]
+
+
+async def test_a_part_of_the_job_of_another_sink_is_refused(tmp_path: Path) -> None:
+    sink = await open_sink(LocalStorage(tmp_path / "t"))
+
+    async def write(_: Delivery) -> Counts:
+        raise AssertionError
+
+    with pytest.raises(SinkError, match="the job is that of another sink"):
+        await parts.deliver(sink.target, Job("a", 1, "stream", 1, 1, "0f", 0), sink.files, write)
 
 
 async def test_a_request_cannot_move_a_target_back(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from deltalake import DeltaTable, write_deltalake
 import cdfd
 from cdfd import snapshot
 from cdfd.delta.types.schema import ColumnMappingMode, StructField, StructType, TableSchema, from_arrow
-from cdfd.delta.types.schema_change import SchemaChange
+from cdfd.delta.types.schema_change import Rename, SchemaChange
 from cdfd.errors import FencedError, SinkError, StorageError, UnsupportedError
 from cdfd.log.log import DeltaLog
 from cdfd.model.columns import VersionColumns, change_schema, constant_type
@@ -611,13 +611,16 @@ class TestOtherWriters:
         assert bag([(7, "c", 0.5)]) - rows_in(tmp_path)
 
     @pytest.mark.parametrize("opens_again", [False, True])
-    async def test_rows_of_others_are_refused(self, tmp_path: Path, opens_again: bool) -> None:
+    @pytest.mark.parametrize("removes", [False, True])
+    async def test_rows_of_others_are_refused(self, tmp_path: Path, removes: bool, opens_again: bool) -> None:
         folder = tmp_path / "t"
         sink = await open_sink(LocalStorage(folder), owner=7)
         await deliver(sink, 0, change(0, "insert", [(0, "a", 0.5), (1, "a", 0.5)]))
-        await asyncio.to_thread(
-            write_deltalake, folder, pa.table({"id": [9], "v": ["x"], "f": [0.0]}, schema=SCHEMA), mode="append"
-        )
+        if removes:
+            await asyncio.to_thread(DeltaTable(folder).delete, "id < 5")
+        else:
+            rows = pa.table({"id": [9], "v": ["x"], "f": [0.0]}, schema=SCHEMA)
+            await asyncio.to_thread(write_deltalake, folder, rows, mode="append")
         if opens_again:
             sink = await open_sink(LocalStorage(folder), owner=8)
         with pytest.raises(SinkError, match="another writer has changed rows of the mirror") as caught:
@@ -875,18 +878,59 @@ class TestSchema:
         with pytest.raises(SnapshotNeededError, match="changes its type from double to string"):
             await delivery.write(change(1, "insert", [(1, "a", "b")], text))
 
-    async def test_version_that_drops_a_column_needs_a_snapshot(self, tmp_path: Path) -> None:
-        version = Version(
-            ChangePlan(1, 0, TableSchema(from_arrow(SCHEMA)), (), "files"), "T", SchemaChange(dropped=(("x",),))
-        )
+    @pytest.mark.parametrize(
+        ("change_of_schema", "what"),
+        [
+            (SchemaChange(dropped=(("x",),)), "dropped x"),
+            (SchemaChange(renamed=(Rename(("x",), ("y",)),)), "renamed x to y"),
+        ],
+    )
+    async def test_version_that_drops_or_renames_a_column_needs_a_snapshot(
+        self, tmp_path: Path, change_of_schema: SchemaChange, what: str
+    ) -> None:
+        version = Version(ChangePlan(1, 0, TableSchema(from_arrow(SCHEMA)), (), "files"), "T", change_of_schema)
         sink = await open_sink(LocalStorage(tmp_path / "t"))
         # Without a column, there is none to lose.
         delivery = await sink.begin(at(0))
         await delivery.start_version(version)
         await delivery.write(change(0, "insert", [(0, "a", 0.5)]))
         await delivery.commit(at(1))
-        with pytest.raises(SnapshotNeededError, match="the schema changes: dropped x"):
+        with pytest.raises(SnapshotNeededError, match=f"the schema changes: {what}"):
             await (await sink.begin(at(1))).start_version(version)
+
+    async def test_columns_of_several_schemas_in_a_delivery_add_up(self, tmp_path: Path) -> None:
+        sink = await open_sink(LocalStorage(tmp_path / "t"))
+        wide = [pa.schema([*SCHEMA, pa.field(name, pa.int64())]) for name in ("x", "y")]
+        await deliver(
+            sink,
+            0,
+            change(0, "insert", [(0, "a", 0.5)]),
+            change(0, "insert", [(1, "a", 0.5, 7)], wide[0]),
+            change(0, "insert", [(2, "a", 0.5, None, 8)], pa.schema([*wide[0], wide[1].field("y")])),
+        )
+        rows = snapshot(tmp_path / "t").read_all().sort_by("id")
+        assert (rows["x"].to_pylist(), rows["y"].to_pylist()) == ([None, 7, None], [None, None, 8])
+
+    @pytest.mark.parametrize("phase", ["stream", "snapshot"])
+    async def test_a_commit_whose_outcome_is_unknown_ends_the_sink(self, tmp_path: Path, phase: str) -> None:
+        storage = FaultyStorage(LocalStorage(tmp_path / "t"))
+        sink = await open_sink(storage)
+        await deliver(sink, 0, change(0, "insert", [(0, "a", 0.5)]))
+        if phase == "snapshot":
+            await (await sink.begin(at(1))).commit(at(1, phase))
+
+        async def dies(method: str, path: str) -> None:
+            if method == "put_if_absent":
+                raise Died
+
+        storage.after = dies
+        delivery = await sink.begin(at(1, phase))
+        await delivery.write(change(1, "insert", [(1, "a", 0.5)]))
+        with pytest.raises(Died):
+            await delivery.commit(at(2))
+        with pytest.raises(SinkError, match="the outcome of the last commit is unknown"):
+            await sink.last_position()
+        assert await (await open_sink(LocalStorage(tmp_path / "t"))).last_position() == at(2)
 
 
 class TestFollow:

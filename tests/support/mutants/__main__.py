@@ -55,6 +55,7 @@ TESTS = (
         for room in ("unit", "contract", "golden", "trevni")
     ),
     "tests/standard/kafka/test_parts.py",
+    "tests/standard/kafka/test_prepared_sink.py",
     "tests/standard/kafka/test_sink.py",
 )
 ELSEWHERE = re.compile(
