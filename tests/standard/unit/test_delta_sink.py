@@ -433,6 +433,7 @@ class TestSchema:
         await deliver(sink, 1, batch(N=[1], s=[{"a": 1, "b": "x"}], new=["y"]))
         await deliver(sink, 2, batch(new=["z"], n=[2]))
         assert DeltaTable(tmp_path / "t").schema().to_arrow().names == ["n", "s", "new"]
+        assert "delta.enableTypeWidening" not in DeltaTable(tmp_path / "t").metadata().configuration
         assert rows_in(tmp_path / "t", "n", "s", "new") == [
             {"n": 0, "s": {"a": 1, "b": None}, "new": None},
             {"n": 1, "s": {"a": 1, "b": "x"}, "new": "y"},
@@ -447,10 +448,9 @@ class TestSchema:
         await deliver(sink, 2, batch(n=pa.array([2], pa.int8()), many=pa.array([[2]], pa.list_(pa.int16()))))
         assert [row["n"] for row in rows_in(tmp_path / "t", "n", "many")] == [0, 2, 1 << 40]
         entry = (tmp_path / "t" / "_delta_log" / f"{2:020}.json").read_text()
-        (schema,) = [
-            each["metaData"]["schemaString"] for line in entry.splitlines() if "metaData" in (each := json.loads(line))
-        ]
-        n, many = json.loads(schema)["fields"]
+        (metadata,) = [each["metaData"] for line in entry.splitlines() if "metaData" in (each := json.loads(line))]
+        assert metadata["configuration"]["delta.enableTypeWidening"] == "true"
+        n, many = json.loads(metadata["schemaString"])["fields"]
         assert n["metadata"] == {"delta.typeChanges": [{"fromType": "byte", "toType": "long"}]}
         assert many["metadata"] == {
             "delta.typeChanges": [{"fromType": "short", "toType": "integer", "fieldPath": "element"}]
