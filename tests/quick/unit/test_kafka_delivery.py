@@ -696,7 +696,7 @@ def test_a_producer_that_failed_prepares_nothing() -> None:
 
 
 class TestParts:
-    """What an attempt does whose sink is always fenced."""
+    """Attempts whose sink is always fenced."""
 
     @pytest.mark.parametrize(
         ("timeout", "what", "retriable"),
@@ -719,9 +719,9 @@ class TestParts:
 
         monkeypatch.setattr(parts, "_wait_for_other_attempt", wait)
         table = recorded(transaction_timeout=timeout)
-        opened = asynccontextmanager(partial(one, table.sink))
+        open_sink = asynccontextmanager(partial(one, table.sink))
         with pytest.raises(SinkError, match=what) as caught:
-            await parts.deliver(table.destination, opened, "a", at(1), write)
+            await parts.deliver(table.destination, open_sink, "a", at(1), write)
         assert (caught.value.version, caught.value.retriable) == (1, retriable)
         assert waited == (3 if retriable else 0)
 
