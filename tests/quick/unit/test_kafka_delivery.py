@@ -7,9 +7,11 @@ import json
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
+from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -23,8 +25,9 @@ from cdfd.sinks.kafka.progress.records import Progress
 from cdfd.sinks.kafka.progress.topics import ExistingTopic
 from cdfd.sinks.kafka.records.murmur2 import partitions
 from cdfd.sinks.kafka.transactions import parts
+from cdfd.sinks.kafka.transactions import sink as transactions
 from cdfd.sinks.kafka.transactions.delivery import KafkaDelivery
-from cdfd.sinks.kafka.transactions.sink import KafkaSink
+from cdfd.sinks.kafka.transactions.sink import KafkaSink, prepare
 from cdfd.sinks.kafka.transactions.writer import CHUNK_ROWS, Chunk
 from tests.support.change_rows import Row, change_rows
 from tests.support.kafka.recording_producer import LIMIT, Recorded, RecordingProducer, Sent
@@ -742,3 +745,30 @@ async def test_a_topic_that_is_created_again_within_a_transaction_is_not_committ
     with pytest.raises(ReopenSinkError, match="was deleted and created again"):
         await delivery.commit(at(1))
     assert not table.producer.committed
+
+
+class Away:
+    """A cluster that cannot be reached."""
+
+    def find(self, names: list[str]) -> None:
+        raise SinkError("the cluster is away")
+
+
+def test_connections_of_a_sink_that_cannot_be_prepared_are_closed() -> None:
+    closed = list[bool]()
+    before: Future[Any] = Future()
+    before.set_result(SimpleNamespace(admin=Away(), close=lambda: closed.append(True)))
+    with pytest.raises(SinkError, match="the cluster is away"):
+        prepare(recorded().destination, RecordingProducer, before)
+    assert closed == [True]
+
+
+@pytest.mark.parametrize("failed", [False, True])
+def test_producer_of_an_opening_that_is_cancelled_is_closed(failed: bool) -> None:
+    table, opening = recorded(), Future[Any]()
+    if failed:
+        opening.set_exception(SinkError("the cluster is away"))
+    else:
+        opening.set_result(SimpleNamespace(producer=table.producer))
+    transactions._close_unused(opening)
+    assert table.producer.calls == ([] if failed else ["close"])
