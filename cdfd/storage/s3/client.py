@@ -201,7 +201,7 @@ class S3Client:
         last: StorageError | None = None
         delay, failed = FIRST_DELAY, 0
         try:
-            async with asyncio.timeout(self.options.deadline - spent):
+            async with asyncio.timeout(self.options.deadline - spent) as limit:
                 while True:
                     try:
                         return await attempt(await self._client())
@@ -209,6 +209,9 @@ class S3Client:
                         last = await self._classify(error, request)
                         if not last.retriable or code_of(error) in EXISTS:
                             raise last from None
+                    if limit.expired():
+                        # botocore limits the rate by `asyncio.wait_for`, which on Python 3.11 loses a cancellation that meets a new rate.
+                        raise TimeoutError
                     failed += 1
                     if failed == WARN_AFTER:
                         # Log why requests take so long, once for all requests that wait.
