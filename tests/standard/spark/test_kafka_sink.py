@@ -17,6 +17,7 @@ from cdfd.config.parser import load
 from cdfd.spark.engine.queries import source_options
 from tests.support.commands import cdfd as command
 from tests.support.kafka.daemon_process import configure
+from tests.support.kafka.delivering import contents
 from tests.support.kafka.reading import Record, read_topic, without_processing_time
 from tests.support.kafka.shared import SharedBroker
 from tests.support.sampling import sample
@@ -71,10 +72,6 @@ def plain(written: str, tmp_path: Path) -> str:
 
 def insert(spark: SparkSession, table: str, first: int) -> None:
     spark.sql(f"INSERT INTO delta.`{table}` SELECT id, 'a' FROM range({first}, {first + 10}, 1, 2)")
-
-
-def contents(records: Sequence[Record]) -> Counter[tuple[object, ...]]:
-    return Counter((record.key, without_processing_time(record.value), record.headers) for record in records)
 
 
 def ids(records: Sequence[Record]) -> Counter[int]:
@@ -190,7 +187,10 @@ def test_shaped_records_of_the_embedded_engine(
 
 
 def in_order(records: Sequence[Record]) -> list[tuple[object, ...]]:
-    return [(record.partition, record.key, without_processing_time(record.value), record.headers) for record in records]
+    return [
+        (record.partition, record.key, without_processing_time(record.value), tuple(sorted(record.headers)))
+        for record in records
+    ]
 
 
 class TestStream:
