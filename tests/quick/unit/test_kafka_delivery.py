@@ -6,9 +6,9 @@ import asyncio
 import json
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
-from contextlib import asynccontextmanager
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
@@ -42,10 +42,10 @@ def recorded(
     progress: Progress | None = None,
     kind: str = "flat",
     partitions: int = 1,
-    column: str = "id",
+    key: str = "id",
     **settings: Any,
 ) -> Recorded:
-    return Recorded(Place("nowhere:1", "shop", **settings).destination, progress, kind, partitions, column)
+    return Recorded(Place("nowhere:1", "shop", **settings).destination, progress, kind, partitions, key)
 
 
 def documents(values: list[bytes | None]) -> list[Any]:
@@ -496,17 +496,17 @@ class TestOversized:
         (document,) = documents(sent.values)
         assert sent.keys == [document["key"].encode()]
         assert (sent.partitions, document["version"], document["limit"]) == ((0,), 3, LIMIT)
+        assert document["size"] > LIMIT
+        assert document["topic"] == "shop.orders"
+        assert table.sink.oversized == 1
 
     async def test_a_long_key_is_cut_in_the_dead_letter_topic(self) -> None:
-        table = recorded(oversized="dlq", column="note")
+        table = recorded(oversized="dlq", key="note")
         await deliver(table.sink, rows(1, note="x" * 2 * LIMIT))
         (sent,) = table.producer.sent("shop.orders.dlq")
         (document,) = documents(sent.values)
         assert sent.keys == [None]
         assert document["key"] == '{"note":"' + "x" * (LIMIT // 8 - 9)
-        assert document["size"] > LIMIT
-        assert document["topic"] == "shop.orders"
-        assert table.sink.oversized == 1
 
     @pytest.mark.parametrize(("oversized", "warnings"), [("skip", 2), ("dlq", 1)])
     async def test_warning_is_logged_for_each_skipped_record_or_for_the_first_of_a_dead_letter_topic(
@@ -722,15 +722,10 @@ class TestParts:
 
         monkeypatch.setattr(parts, "_wait_for_other_attempt", wait)
         table = recorded(transaction_timeout=timeout)
-        open_sink = asynccontextmanager(partial(one, table.sink))
         with pytest.raises(SinkError, match=what) as caught:
-            await parts.deliver(table.destination, open_sink, "a", at(1), write)
+            await parts.deliver(table.destination, partial(nullcontext, table.sink), "a", at(1), write)
         assert (caught.value.version, caught.value.retriable) == (1, retriable)
         assert waited == (3 if retriable else 0)
-
-
-async def one(sink: KafkaSink) -> AsyncIterator[KafkaSink]:
-    yield sink
 
 
 async def test_a_topic_that_is_created_again_within_a_transaction_is_not_committed(
