@@ -232,7 +232,7 @@ def test_nulls_in_a_column_that_has_none_are_an_error(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"column s\.n has nulls"):
         trevni.write_table(table, tmp_path / "rows.trv")
     elements = pa.array([[1, None]], pa.list_(pa.field("element", pa.int64(), nullable=False)))
-    with pytest.raises(DataError, match=r"column l has nulls|column l\.element has nulls"):
+    with pytest.raises(DataError, match=r"column l\.element has nulls"):
         trevni.write_table(pa.table({"l": elements}), tmp_path / "rows.trv")
     assert not list(tmp_path.iterdir())
 

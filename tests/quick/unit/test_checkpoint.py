@@ -371,9 +371,10 @@ class TestRows:
 
     def test_the_first_protocol_and_metadata_count(self) -> None:
         state = State()
-        for name, fields in (("protocol", PROTOCOL), ("metaData", METADATA)):
-            for changed in ({}, {"minWriterVersion": 8} if name == "protocol" else {"id": "other"}):
-                checkpoints.read_state(self.batch(name, fields | changed), state)
+        for protocol in (PROTOCOL, PROTOCOL | {"minWriterVersion": 8}):
+            checkpoints.read_state(self.batch("protocol", protocol), state)
+        for metadata in (METADATA, METADATA | {"id": "other"}):
+            checkpoints.read_state(self.batch("metaData", metadata), state)
         assert state.protocol is not None
         assert state.metadata is not None
         assert (state.protocol.min_writer_version, state.metadata.id) == (7, "i")

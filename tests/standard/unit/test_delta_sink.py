@@ -257,11 +257,7 @@ async def test_a_commit_whose_outcome_is_unknown_ends_the_sink(tmp_path: Path) -
     sink = await open_sink(storage)
     await deliver(sink, 0, batch(n=[0]))
 
-    async def dies(method: str, path: str) -> None:
-        if method == "put_if_absent":
-            raise Died
-
-    storage.after = dies
+    storage.after = AtStep(0, Died(), lambda method, _: method == "put_if_absent")
     with pytest.raises(Died):
         await deliver(sink, 1, batch(n=[1]))
     with pytest.raises(SinkError, match="the outcome of the last commit is unknown"):

@@ -35,7 +35,7 @@ from cdfd.sinks.ledger.ledger import LedgerEntry, app_id
 from cdfd.sinks.ledger.table_ledger import TableLedger
 from cdfd.sinks.ledger.txn_state import Action, txn
 from cdfd.storage import durable
-from cdfd.storage.base import Stat, Storage
+from cdfd.storage.base import Storage
 from cdfd.storage.local import LocalStorage
 from tests.support import ledger_writer
 from tests.support.faulty_storage import AtStep, Died, FaultyStorage, nothing, since
@@ -255,26 +255,21 @@ class TestEntries:
         assert caught.value.version == 0
         assert await commits(lake) == []
 
-    async def test_a_log_whose_entries_go_while_they_are_read_is_read_again(
-        self, lake: Lake, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    async def test_a_log_whose_entries_go_while_they_are_read_is_read_again(self, lake: Lake) -> None:
         await record(open_ledger(lake), range(3))
-        fetch, missing = lake.fetch, count()
 
-        def fails(times: int) -> None:
-            async def fetch_or_fail(path: str, length: int) -> tuple[bytes, Stat]:
-                if path == entry_path(1) and next(missing) < times:
+        def missing(times: int) -> Storage:
+            attempts = count()
+
+            async def gone(method: str, path: str) -> None:
+                if path == entry_path(1) and next(attempts) < times:
                     raise NotFoundError("the object does not exist", path=path)
-                return await fetch(path, length)
 
-            monkeypatch.setattr(lake, "fetch", fetch_or_fail)
+            return FaultyStorage(lake, before=gone)
 
-        fails(txn_log.LOADS - 1)
-        assert await version_of(lake) == 2
-        missing = count()
-        fails(txn_log.LOADS)
+        assert await version_of(missing(txn_log.LOADS - 1)) == 2
         with pytest.raises(LogError, match="the log changes faster than it can be read") as caught:
-            await version_of(lake)
+            await version_of(missing(txn_log.LOADS))
         assert (caught.value.path, caught.value.retriable) == (entry_path(1), True)
 
 

@@ -918,12 +918,7 @@ class TestSchema:
         await deliver(sink, 0, change(0, "insert", [(0, "a", 0.5)]))
         if phase == "snapshot":
             await (await sink.begin(at(1))).commit(at(1, phase))
-
-        async def dies(method: str, path: str) -> None:
-            if method == "put_if_absent":
-                raise Died
-
-        storage.after = dies
+        storage.after = AtStep(0, Died(), lambda method, _: method == "put_if_absent")
         delivery = await sink.begin(at(1, phase))
         await delivery.write(change(1, "insert", [(1, "a", 0.5)]))
         with pytest.raises(Died):
