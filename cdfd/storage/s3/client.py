@@ -1,7 +1,8 @@
 """A client of one S3-protocol endpoint: requests with retries up to a deadline, in the process's request loop.
 
-Botocore's adaptive mode paces requests: if a store answers "slow down", the whole client sends requests more slowly. This module decides what
-to retry, because botocore does not detect a body that stalls or ends early, and does not report the last error at the deadline.
+This module decides what to retry, because botocore does not detect a body that stalls or ends early, and does not report the last error at
+the deadline. If a store throttles a request, that request waits for longer. Botocore's adaptive mode would let all requests of the client
+wait: S3 throttles a prefix, and a throttled table must not slow down the others in its bucket, or the ledger.
 """
 
 import asyncio
@@ -201,7 +202,7 @@ class S3Client:
         last: StorageError | None = None
         delay, failed = FIRST_DELAY, 0
         try:
-            async with asyncio.timeout(self.options.deadline - spent) as limit:
+            async with asyncio.timeout(self.options.deadline - spent):
                 while True:
                     try:
                         return await attempt(await self._client())
@@ -209,9 +210,6 @@ class S3Client:
                         last = await self._classify(error, request)
                         if not last.retriable or code_of(error) in EXISTS:
                             raise last from None
-                    if limit.expired():
-                        # botocore limits the rate by `asyncio.wait_for`, which on Python 3.11 loses a cancellation that meets a new rate.
-                        raise TimeoutError
                     failed += 1
                     if failed == WARN_AFTER:
                         # Log why requests take so long, once for all requests that wait.
@@ -280,7 +278,7 @@ class S3Client:
             connect_timeout=options.connect_timeout,
             read_timeout=options.read_timeout,
             max_pool_connections=CONNECTIONS,
-            retries={"mode": "adaptive", "total_max_attempts": 1},
+            retries={"mode": "standard", "total_max_attempts": 1},
             s3={"addressing_style": style},
             # Not every S3-compatible store supports the newer checksums.
             request_checksum_calculation="when_required",

@@ -38,7 +38,7 @@ CONNECTIONS = 64
 LISTING_PAGE = 1000
 """Objects of one page of a listing: as many as S3 has in a response."""
 PAUSE_SECONDS = 10.0
-"""Seconds without a native request after one that failed: botocore's pace and errors apply, and no request is sent twice."""
+"""Seconds without a native request after one that failed: botocore's errors apply, and no request is sent twice."""
 
 _OTHER_HOST = ("use_fips_endpoint", "use_dualstack_endpoint")
 """Variables with which botocore finds a host in a way of its own. With `ca_bundle`, it trusts the certificates of that file only, to which

@@ -102,6 +102,21 @@ class TestRepeated:
         with pytest.raises(ExistsError):
             await store.put_if_absent("log/0", b"the same")
 
+    async def test_a_throttled_prefix_keeps_no_other_request_waiting(self, proxy: Proxy, bucket: str) -> None:
+        store = through(proxy, bucket)
+        proxy.faults = [Fault("answer", 9999, 503, "SlowDown", concerns=lambda asked: "busy" in asked.path)]
+        throttled = [asyncio.create_task(store.read(f"busy/{number}")) for number in range(4)]
+        async with asyncio.timeout(20):
+            while proxy.count(containing="busy") < 12:
+                await asyncio.sleep(0.05)
+        for number in range(20):
+            await store.put(f"ledger/{number}", b"x")
+        # Requests of one rate come through when those before them have given up.
+        assert not any(read.done() for read in throttled)
+        for read in throttled:
+            read.cancel()
+        await asyncio.gather(*throttled, return_exceptions=True)
+
     async def test_a_cancelled_call_ends_at_once(self, proxy: Proxy, bucket: str) -> None:
         store = through(proxy, bucket, read_timeout=60, deadline=60)
         await store.put("x", DATA)
