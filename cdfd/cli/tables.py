@@ -207,9 +207,10 @@ def _shape(where: str | None, columns: str | None, masks: list[str] | None, excl
     options = dict[str, object]()
     for mask in masks or ():
         column, separator, method = mask.partition("=")
+        column = column.strip()
         if not separator or column in options:
             raise ConfigError(f"--mask {mask!r:.100}", hint="Give each column once, such as --mask email=truncate:2")
-        options[column.strip()] = method
+        options[column] = method
     chosen = None if columns is None else [Chosen.parse(each) for each in columns.split(",")]
     return shape_of(where, chosen, options, column_names(excluded) or ())
 

@@ -391,6 +391,7 @@ def test_the_command(tmp_path: Path) -> None:
     wanted = cdfd.changes(uri, where="id > 8", exclude_change_types="delete").read_all()
     assert [row["id"] for row in actual] == [digest(str(number).encode()) for number in wanted["id"].to_pylist()]
     assert {(row["w"], row["_change_type"]) for row in actual} == {("q", "insert")}
-    for wrong in (["--mask", "v"], ["--where", "idd = 1"], ["--mask", "v=hide"], ["--columns", "id,v as id"]):
+    twice = ["--mask", "v =nullify", "--mask", "v =truncate:2"]
+    for wrong in (["--mask", "v"], twice, ["--where", "idd = 1"], ["--mask", "v=hide"], ["--columns", "id,v as id"]):
         failed = CliRunner().invoke(app, ["tail", uri, "--until", "now", *wrong])
         assert isinstance(failed.exception, ConfigError)
