@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from cdfd.daemon.http.status import Status
+from cdfd.daemon.http.table_status import TableMonitor
 from cdfd.runtime.clock import Clock
 
 SECONDS = 10.0
@@ -104,21 +105,21 @@ class History:
     status: Status
     all: Ring = field(default_factory=Ring, init=False)
     _tables: dict[str, Ring] = field(default_factory=dict, init=False)
-    _rows: dict[str, int] = field(default_factory=dict, init=False)
+    _rows: dict[TableMonitor, int] = field(default_factory=dict, init=False)
 
     def sample(self) -> None:
         """Take a sample of every table. Takes about 30 microseconds for each."""
         monitors = self.status.tables()
         samples = []
         for monitor in monitors:
-            reading, rows = monitor.reading(), monitor.rows - self._rows.get(monitor.name, 0)
+            reading, rows = monitor.reading(), monitor.rows - self._rows.get(monitor, 0)
             slowest = monitor.activity.take_slowest()
             samples.append(Sample(reading.lag_seconds, reading.lag_versions, rows / SECONDS, slowest))
         rings = {monitor.name: self.table(monitor.name) for monitor in monitors}
         for ring, sample in zip(rings.values(), samples, strict=True):
             ring.add(sample)
         self._tables = rings  # without tables that are gone
-        self._rows = {monitor.name: monitor.rows for monitor in monitors}
+        self._rows = {monitor: monitor.rows for monitor in monitors}
         self.all.add(_together(samples))
 
     def table(self, name: str) -> Ring:

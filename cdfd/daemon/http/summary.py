@@ -4,6 +4,7 @@ import logging
 from dataclasses import dataclass, field
 
 from cdfd.daemon.http.status import Status
+from cdfd.daemon.http.table_status import TableMonitor
 from cdfd.deliver.headroom import Kind
 from cdfd.runtime.clock import Clock
 from cdfd.runtime.times import duration
@@ -56,23 +57,24 @@ class Summary:
     """
 
     status: Status
-    _versions: int = field(default=0, init=False)
-    _rows: int = field(default=0, init=False)
+    _before: dict[TableMonitor, tuple[int, int]] = field(default_factory=dict, init=False)
     _warned: dict[str, float] = field(default_factory=dict, init=False)
 
     def line(self) -> Line | None:
         """The next line; None if nothing was delivered and there is no lag."""
         tables = self.status.tables()
-        versions, rows = sum(each.commits for each in tables), sum(each.rows for each in tables)
+        # A table that left and joined again has a new monitor, which counts from 0.
+        delivered = {each: (each.commits, each.rows) for each in tables}
+        before = [self._before.get(each, (0, 0)) for each in tables]
         readings = [each.reading() for each in tables]
         line = Line(
-            versions=versions - self._versions,
-            rows=rows - self._rows,
+            versions=sum(each.commits for each in tables) - sum(versions for versions, _ in before),
+            rows=sum(each.rows for each in tables) - sum(rows for _, rows in before),
             lag_versions=sum(each.lag_versions or 0 for each in readings),
             lag_seconds=max((each.lag_seconds or 0.0 for each in readings), default=0.0),
             not_ready=len(self.status.not_ready()),
         )
-        self._versions, self._rows = versions, rows
+        self._before = delivered
         return line if line.versions or line.rows or line.lag_versions or line.not_ready else None
 
     def warn_of_clean_up(self, clock: Clock) -> None:

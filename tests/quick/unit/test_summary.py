@@ -5,6 +5,7 @@ import logging
 
 import pytest
 
+from cdfd.daemon.http.history import History
 from cdfd.daemon.http.status import Status
 from cdfd.daemon.http.summary import SECONDS, Line, Summary
 from cdfd.errors import SinkError
@@ -37,6 +38,26 @@ def test_what_was_delivered_and_what_is_behind() -> None:
     assert summary.line() is None
     tables[1].failed(SinkError("no topic"), 1.0)
     assert summary.line() == Line(0, 0, 0, 0.0, 1)
+
+
+def test_a_table_that_left_and_joined_again_counts_from_zero() -> None:
+    status = Status(configuration(), ManualClock(NOW_MS))
+    summary, history = Summary(status), History(status)
+    orders, customers = status.tables()
+    for table in (orders, customers):
+        table.started(at(4))
+        table.committed(at(5), [version(4)], {"insert": 1000}, 1)
+        table.at_tip()
+    assert summary.line() == Line(2, 2000, 0, 0.0, 0)
+    history.sample()
+    status.remove("orders")
+    again = status.add(orders.table)
+    again.started(at(5))
+    again.committed(at(6), [version(5)], {"insert": 10}, 1)
+    again.at_tip()
+    assert summary.line() == Line(1, 10, 0, 0.0, 0)
+    history.sample()
+    assert history.table("orders").series("rows_per_second", 2) == [100, 1]
 
 
 async def test_a_line_a_minute_when_there_is_something_to_say(caplog: pytest.LogCaptureFixture) -> None:
