@@ -147,7 +147,7 @@ def check_answer(case: Case) -> str:
 
     class Pool:
         def request(self, *_: Any, **__: Any) -> Any:
-            return SimpleNamespace(status=case.args["status"], read1=io.BytesIO(data).read1, release_conn=lambda: None)
+            return SimpleNamespace(status=case.args["status"], read1=io.BytesIO(data).read1, close=lambda: None)
 
     def registry() -> SchemaRegistry:
         made = SchemaRegistry("http://127.0.0.1:1")

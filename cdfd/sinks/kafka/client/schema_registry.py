@@ -187,8 +187,8 @@ class SchemaRegistry:
                     if len(text) > _MAX_ANSWER or time.monotonic() > deadline:
                         raise self._silent(what, "its answer is too long or too slow")
             finally:
-                # Of an answer that was not read whole, the connection cannot be used again.
-                response.release_conn()
+                # It is free for the next request if the answer was read whole, and is closed otherwise.
+                response.close()
         except (urllib3.exceptions.HTTPError, UnicodeError) as error:
             raise self._silent(what, str(getattr(error, "reason", None) or error)) from error
         try:
