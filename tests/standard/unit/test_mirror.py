@@ -639,6 +639,22 @@ class TestOtherWriters:
         with pytest.raises(SinkError, match=r"another writer has changed rows of the mirror \("):
             await deliver(sink, 1, change(1, "insert", [(2, "a", 0.5)]))
 
+    async def test_a_deletion_vector_that_is_written_again(self, tmp_path: Path) -> None:
+        """It may hide more rows than the file has bytes."""
+        folder = tmp_path / "t"
+        sink = await open_sink(LocalStorage(folder))
+        await deliver(sink, 0, change(0, "insert", [(id, "a", 0.5) for id in range(4)]))
+        await deliver(sink, 1, change(1, "delete", [(id, "a", 0.5) for id in range(3)]))
+        commit = entries(folder)[-1]
+        await deliver(sink, 2, change(2, "insert", [(6, "b", 0.5)]))
+        add = next(action["add"] for action in commit if "add" in action) | {"dataChange": False, "size": 2}
+        remove = {"path": add["path"], "deletionVector": add["deletionVector"], "dataChange": False}
+        actions = [{"commitInfo": {"operation": "REORG"}}, {"remove": remove}, {"add": add}]
+        path = folder / "_delta_log" / f"{len(entries(folder)):020}.json"
+        path.write_text("\n".join(map(json.dumps, actions)))
+        await deliver(sink, 3, change(3, "insert", [(7, "b", 0.5)]))
+        assert rows_in(folder) == bag([(3, "a", 0.5), (6, "b", 0.5), (7, "b", 0.5)])
+
     async def test_a_log_that_is_cleaned_up_meanwhile(self, tmp_path: Path) -> None:
         folder = tmp_path / "t"
         sink = await open_sink(LocalStorage(folder), interval=1)

@@ -40,8 +40,10 @@ class LiveFiles:
     _sorted: Rows | None = field(default=None, init=False)
     next_row: int = field(default=0, init=False)
 
-    def __contains__(self, path: str) -> bool:
-        return path in self._places
+    def rows_of(self, path: str) -> int | None:
+        """How many rows a live file has, with deleted ones; None if there is no such file."""
+        file = self._files[self._places[path]] if path in self._places else None
+        return None if file is None else file.rows
 
     def append(self, add: Add, rows: int, deleted: RowSet | None) -> LiveFile:
         """A new file."""

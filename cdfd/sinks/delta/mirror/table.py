@@ -91,8 +91,9 @@ class MirrorTable:
                                 if removed.path not in added:
                                     self.live.remove(removed.path)
                             for add in commit.adds:
-                                if add.path in self.live:
-                                    self.live.update(add, await self._rows_of(add.deletion_vector, add.size))
+                                rows = self.live.rows_of(add.path)
+                                if rows is not None:
+                                    self.live.update(add, await self._rows_of(add.deletion_vector, rows))
                                 else:
                                     await self._append(add, self.index)
                         self.version = version
