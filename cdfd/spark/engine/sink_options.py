@@ -71,7 +71,7 @@ class SinkOptions:
         sink = config.sink
         if not isinstance(sink, KafkaSettings):
             raise UnsupportedError(f"the configuration's sink is of kind {sink.kind}", hint="Use `sink.kind: kafka`")
-        name = named.get("table", config.listed[0].name)
+        name = named["table"] if "table" in named else config.listed[0].name
         table = config.table(name)
         if table is None:
             tables = ", ".join(table.name for table in config.listed)

@@ -111,6 +111,9 @@ class TestOptions:
             SinkOptions.parse({"config": str(path), "table": "x"})
         with pytest.raises(ConfigError, match="'format' with `config`"):
             SinkOptions.parse({"config": str(path), "table": "orders", "format": "avro"})
+        path.write_text(json.dumps(document | {"tables": [{"discover": "/lake/*"}]}))
+        with pytest.raises(ConfigError, match="no table 'x'"):
+            SinkOptions.parse({"config": str(path), "table": "x"})
         path.write_text(json.dumps(document | {"sink": {"kind": "files", "path": "out"}}))
         with pytest.raises(UnsupportedError, match="kind files"):
             SinkOptions.parse({"config": str(path), "table": "orders"})
