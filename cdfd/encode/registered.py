@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import pyarrow as pa
 
@@ -23,8 +23,6 @@ from cdfd.encode.writer import Writer
 Kind = Literal["AVRO", "JSON", "PROTOBUF"]
 Strategy = Literal["topic", "record", "topic_record"]
 Framing = Literal["confluent", "apicurio"]
-
-KINDS: Final[tuple[Kind, ...]] = ("AVRO", "JSON", "PROTOBUF")
 
 
 class Schemas(Protocol):

@@ -15,7 +15,7 @@ LARGE_AT_A_TIME = 2
 """Large deliveries that run at a time."""
 RANGE_BYTES = 8 << 20
 """Bytes of a file that one request reads."""
-MONTH_HOURS, DAY_HOURS, HOUR_SECONDS = 730.0, 24.0, 3600.0
+MONTH_HOURS, HOUR_SECONDS = 730.0, 3600.0
 SPILL_FREE_BYTES = 128 << 20
 """Bytes of rows that a version may keep in memory while its updates are found."""
 CHECKS_AN_HOUR, LISTS_AN_HOUR, QUEUE_REQUESTS_AN_HOUR = 120.0, 4.0, 180.0

@@ -71,7 +71,7 @@ async def _table_work(config: Settings, table: settings.Table, days: float, cloc
     began_ms = max(since_ms, work[0].at_ms) if work and first == 0 else since_ms
     # A table that is younger than an hour is measured by the hour.
     hours = max(1.0, (now_ms - began_ms) / HOUR_MS)
-    return TableWork(table.name, source.log.storage.remote, hours, work, rows, size, len(scans))
+    return TableWork(table.name, source.log.storage.remote, hours, work, rows, size)
 
 
 async def _versions(

@@ -44,7 +44,7 @@ class TableWork:
         remote: whether it is in a store that counts requests.
         hours: how long that time is.
         versions: in order.
-        live_rows, live_bytes, live_files: of the newest version: the first load.
+        live_rows, live_bytes: of the newest version: the first load.
     """
 
     name: str
@@ -53,7 +53,6 @@ class TableWork:
     versions: Sequence[VersionWork]
     live_rows: float
     live_bytes: int
-    live_files: int
 
 
 @dataclass(slots=True)

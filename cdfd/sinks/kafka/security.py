@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from pydantic import model_validator
 
-from cdfd.config.problems import Conflicts, Path
+from cdfd.config.problems import Conflicts, Path, refuse
 from cdfd.config.settings import LocalPath, SecretText, Section, Text, UserText, WebAddress
 
 
@@ -64,8 +64,7 @@ class OAuth(Section):
             for name, value in self.extensions.items()
             if not re.fullmatch("[A-Za-z]+", name) or name == "auth" or not value.isprintable()
         ]
-        if conflicts:
-            raise Conflicts(*conflicts)
+        refuse(conflicts)
         return self
 
 
@@ -159,8 +158,7 @@ class Security(Section):
                 conflicts.append(((name,), f"has no use with protocol {self.protocol}; expected SSL or SASL_SSL"))
         if tls and (self.certificate_path is None) != (self.key_path is None):
             conflicts.append(((), "certificate_path and key_path go together"))
-        if conflicts:
-            raise Conflicts(*conflicts)
+        refuse(conflicts)
         return self
 
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BeforeValidator, Field, PlainValidator, model_validator
 
 from cdfd.config import values
-from cdfd.config.problems import Conflicts, Path
+from cdfd.config.problems import Conflicts, Path, refuse
 from cdfd.config.settings import (
     Count,
     Flag,
@@ -109,8 +109,7 @@ class Format(Section):
         elif choice.conflict is not None:
             key, what = choice.conflict
             conflicts.append(((key,), what))
-        if conflicts:
-            raise Conflicts(*conflicts)
+        refuse(conflicts)
         return self
 
     @property
@@ -174,8 +173,7 @@ class SchemaRegistry(Section):
             conflicts.append((("oauth",), "has no use with username"))
         if (self.certificate_path is None) != (self.key_path is None):
             conflicts.append(((), "certificate_path and key_path go together"))
-        if conflicts:
-            raise Conflicts(*conflicts)
+        refuse(conflicts)
         return self
 
 

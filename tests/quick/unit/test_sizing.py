@@ -86,7 +86,7 @@ class TestRows:
 
 
 def table(*versions: VersionWork, hours: float = 10.0, remote: bool = False, live: int = 0) -> TableWork:
-    return TableWork("t", remote, hours, versions, live / 100, live, 1)
+    return TableWork("t", remote, hours, versions, live / 100, live)
 
 
 def test_means_are_by_the_hour_and_the_peak_is_the_busiest_hour_of_all_tables() -> None:

@@ -27,7 +27,7 @@ def _sizes() -> Iterator[str]:
     for count, rows in PIPELINES:
         each = rows * 60 / count
         versions = [VersionWork(60_000 * minute, each, round(each * ROW_BYTES), 1) for minute in range(60 * HOURS)]
-        table = TableWork("t", False, HOURS, versions, 0, 0, 0)
+        table = TableWork("t", False, HOURS, versions, 0, 0)
         estimate = needs([table] * count, measured, Setup(sink, partitions=4, replicas=1, keep_hours=HOURS))
         cells = (
             f"{count:,}",
