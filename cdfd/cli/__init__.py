@@ -4,10 +4,9 @@ import gc
 import os
 import signal
 import sys
-from enum import StrEnum
 from io import TextIOWrapper
 from types import TracebackType
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -59,21 +58,6 @@ app = typer.Typer(
 )
 
 
-class LogFormat(StrEnum):
-    """Format of log lines."""
-
-    auto = "auto"
-    text = "text"
-    json = "json"
-
-
-class Engine(StrEnum):
-    """Engine that executes plans."""
-
-    embedded = "embedded"
-    spark = "spark"
-
-
 def _show_version(wanted: bool) -> None:
     if wanted:
         write(f"{_own_version()}\n")
@@ -91,14 +75,15 @@ def _own_version() -> str:
 def _main(
     debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks and debug log lines.")] = False,
     log_format: Annotated[
-        LogFormat, typer.Option(help="Format of log lines on stderr; auto: text on a terminal, otherwise JSON.")
-    ] = LogFormat.auto,
+        Literal["auto", "text", "json"],
+        typer.Option(help="Format of log lines on stderr; auto: text on a terminal, otherwise JSON."),
+    ] = "auto",
     log_level: Annotated[str, typer.Option(metavar="LEVEL", help="debug, info, warning or error.")] = "info",
     _version: Annotated[
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
-    GlobalOptions.debug, GlobalOptions.log_format, GlobalOptions.log_level = debug, log_format.value, log_level
+    GlobalOptions.debug, GlobalOptions.log_format, GlobalOptions.log_level = debug, log_format, log_level
     GlobalOptions.apply()
 
 
@@ -251,7 +236,9 @@ def backfill(
     restart: Annotated[
         bool, typer.Option("--restart", help="Start over instead of resuming an interrupted backfill.")
     ] = False,
-    engine: Annotated[Engine, typer.Option(help="Run in this process, or on Spark.")] = Engine.embedded,
+    engine: Annotated[
+        Literal["embedded", "spark"], typer.Option(help="Run in this process, or on Spark.")
+    ] = "embedded",
     sink: SINK = None,
 ) -> None:
     """Publish versions or a snapshot again, while the daemon runs."""
@@ -259,7 +246,7 @@ def backfill(
     from cdfd.cli.commands import backfill as command
     from cdfd.cli.commands.backfill_job import Request
 
-    told, code = command.run(config, Request(table, from_, until, snapshot, id, restart, engine.value, sink))
+    told, code = command.run(config, Request(table, from_, until, snapshot, id, restart, engine, sink))
     write(told)
     raise typer.Exit(code)
 

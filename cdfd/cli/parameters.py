@@ -25,7 +25,7 @@ class GlobalOptions:
     def set(cls, _: Any, option: Any, value: Any) -> None:
         """Set a given option, and apply it to the logs."""
         if value:
-            setattr(cls, option.name, getattr(value, "value", value))
+            setattr(cls, option.name, value)
             cls.apply()
 
     @classmethod

@@ -1,8 +1,7 @@
 """Commands that read one table: tail, diff, inspect and vacuum."""
 
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -22,31 +21,6 @@ from cdfd.cli.parameters import (
 from cdfd.errors import ConfigError
 
 
-class Changes(StrEnum):
-    """Source of change rows."""
-
-    auto = "auto"
-    cdf = "cdf"
-    files = "files"
-
-
-class Refine(StrEnum):
-    """How updates are found."""
-
-    off = "off"
-    rows = "rows"
-    key = "key"
-    auto = "auto"
-
-
-class RowFormat(StrEnum):
-    """JSON format of change rows."""
-
-    flat = "flat"
-    debezium = "debezium"
-    trevni = "trevni"
-
-
 def tail(
     table: TABLE,
     from_: Annotated[
@@ -63,10 +37,11 @@ def tail(
     snapshot: Annotated[
         bool, typer.Option("--snapshot", help="First print the live rows at the first version, as inserts.")
     ] = False,
-    changes: Annotated[Changes, typer.Option(help="Source of change rows.")] = Changes.auto,
+    changes: Annotated[Literal["auto", "cdf", "files"], typer.Option(help="Source of change rows.")] = "auto",
     refine: Annotated[
-        Refine, typer.Option(help="How updates are found in versions without change data files.")
-    ] = Refine.auto,
+        Literal["off", "rows", "key", "auto"],
+        typer.Option(help="How updates are found in versions without change data files."),
+    ] = "auto",
     key: Annotated[str | None, typer.Option(metavar="A,B", help="The columns that identify a row.")] = None,
     drop_unchanged: Annotated[
         bool, typer.Option("--drop-unchanged", help="Leave out updates that change nothing.")
@@ -90,7 +65,7 @@ def tail(
     exclude_change_types: Annotated[
         str | None, typer.Option(metavar="A,B", help="Leave out rows of these change types.")
     ] = None,
-    format: Annotated[RowFormat, typer.Option("--format", help="Format of rows.")] = RowFormat.flat,
+    format: Annotated[Literal["flat", "debezium", "trevni"], typer.Option("--format", help="Format of rows.")] = "flat",
     pretty: Annotated[bool, typer.Option("--pretty", help="Print aligned rows for people instead of JSON.")] = False,
     no_meta: Annotated[
         bool, typer.Option("--no-meta", help="Leave out _change_type, _commit_version and the like.")
@@ -126,14 +101,14 @@ def tail(
             until=until,
             snapshot=snapshot,
             rows=RowOptions(
-                changes.value,
-                refine.value,
+                changes,
+                refine,
                 column_names(key) or (),
                 _shape(where, columns, mask, exclude_change_types),
                 drop_unchanged,
             ),
             net=net,
-            format=format.value,
+            format=format,
             pretty=pretty,
             meta=not no_meta,
             output=output,

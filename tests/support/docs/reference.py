@@ -9,9 +9,8 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import typer
 from prometheus_client.parser import text_string_to_metric_families
@@ -117,16 +116,15 @@ def _option(option: Any) -> str:
 
 
 def _value(option: Any) -> str:
-    choices = type(option.default) if isinstance(option.default, Enum) else ()
-    return option.metavar or "\\|".join(choice.value for choice in choices) or "NUMBER"
+    choices = [each for each in get_args(option.type_descriptor.annotation) if isinstance(each, str)]
+    return option.metavar or "\\|".join(choices) or "NUMBER"
 
 
 def _row(name: str, parameter: Any) -> str:
     text, _, said = (parameter.help or "").partition("Default: ")
     assert text, f"{name} has no help"
-    known = parameter.default.value if isinstance(parameter.default, Enum) else parameter.default
     unset = "required" if parameter.required else "off" if getattr(parameter, "is_flag", False) else "none"
-    default = f"`{known}`" if known else said.removesuffix(".") or unset
+    default = f"`{parameter.default}`" if parameter.default else said.removesuffix(".") or unset
     return f"| {name} | {default} | {text.strip()} |"
 
 
