@@ -206,11 +206,9 @@ def check_schema_change(change: SchemaChange, policies: Policies) -> str:
         names = {name.lower() for name in policies.rows.key}
         for rename in change.renamed:
             old, new = ".".join(rename.old), ".".join(rename.new)
-            if (
-                rename.old[0].lower() in names
-                and old.lower() == new.lower()
-                and (len(rename.old) > 1 or old.lower() not in aliased)
-            ):
+            if old.lower() == new.lower() in aliased:
+                continue
+            if rename.old[0].lower() in names:
                 raise SchemaChangedError(
                     f"the key column {old!r:.200} is {new!r:.200} from this version on, so all records would have other keys",
                     hint="Everything before this version is delivered. Give the table a new topic, or keep the name with `columns` and `as`",

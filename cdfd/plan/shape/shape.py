@@ -7,10 +7,11 @@ from dataclasses import dataclass, replace
 
 from cdfd.delta.types.datatypes import ByName, StructField, StructType
 from cdfd.delta.types.schema import TableSchema
+from cdfd.delta.types.schema_change import compare
 from cdfd.errors import ConfigError, MissingColumnError
 from cdfd.model.columns import CHANGE_NAMES, CHANGE_TYPES
 from cdfd.plan.shape.chosen import Chosen
-from cdfd.plan.shape.compiler import check_filter, column_type
+from cdfd.plan.shape.compiler import check_filter
 from cdfd.plan.shape.masks import Mask
 from cdfd.plan.shape.predicate import Predicate
 
@@ -151,19 +152,22 @@ class Shape:
         return tuple(name for name in names if not find(name))
 
     def check_change(self, before: TableSchema, after: TableSchema) -> None:
-        """Check that a version keeps the columns of the filter and of masks.
+        """Check that a version keeps the columns of the filter and of masks. Another column may have the name of one from then on.
 
         Raises:
             MissingColumnError: it renames or drops one. Its rows would be filtered wrongly, or not masked.
         """
         gone = [name for name in self.missing(after) if name not in self.missing(before)]
-        if self.where is not None:
-            gone += [
-                ".".join(column.path)
-                for column in self.where.columns
-                if column_type(self.where, column, before) is not None
-                and column_type(self.where, column, after) is None
-            ]
+        change = compare(before, after)
+        masked = {name.lower() for name, _ in self.masks}
+        for each in change.renamed:
+            if len(each.old) == 1 and each.old[0].lower() in masked and each.new[0].lower() not in masked:
+                gone += each.old
+        lost = {tuple(map(str.lower, path)) for path in (*change.dropped, *(each.old for each in change.renamed))}
+        for column in () if self.where is None else self.where.columns:
+            path = tuple(map(str.lower, column.path))
+            if any(path[:length] in lost for length in range(1, len(path) + 1)):
+                gone.append(".".join(column.path))
         if gone:
             raise MissingColumnError(
                 f"column {gone[0]!r:.200} is gone, which `where` or `mask` names",

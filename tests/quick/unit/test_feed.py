@@ -11,6 +11,8 @@ import pyarrow.compute as pc
 import pytest
 
 from cdfd.deliver.monitor import Monitor
+from cdfd.deliver.resuming import Policies, check_schema_change
+from cdfd.delta.types.schema_change import Rename, SchemaChange
 from cdfd.demo.writer import TableWriter
 from cdfd.errors import (
     CdfdError,
@@ -24,6 +26,7 @@ from cdfd.errors import (
 )
 from cdfd.model.position import Position
 from cdfd.plan import refining
+from cdfd.plan.row_options import RowOptions
 from cdfd.plan.shape.chosen import Chosen
 from cdfd.plan.shape.shape import Shape
 from tests.support.feeding import Crash, FilesPlace, MemoryPlace, Place, feed, ids, position
@@ -430,6 +433,27 @@ class TestSchemaChanges:
             return
         await feed(lake, place, clock, 3, **options)
         assert [row["_commit_version"] for row in place.rows()] == [1, 3]
+
+    @pytest.mark.parametrize(
+        ("path", "columns", "ends"),
+        [
+            (("id",), None, True),
+            (("k", "a"), None, True),
+            (("v",), None, False),
+            (("id",), (Chosen("id", "id"),), True),
+        ],
+    )
+    def test_key_column_whose_name_another_column_may_have(
+        self, path: tuple[str, ...], columns: tuple[Chosen, ...] | None, ends: bool
+    ) -> None:
+        """Records would have the key of another column. An alias keeps a name, but not for another column."""
+        change = SchemaChange(added=(path,), renamed=(Rename(path, (*path[:-1], "old")),))
+        policies = Policies(rows=RowOptions(key=("ID", "k"), shape=Shape(columns)), keyed=True)
+        if ends:
+            with pytest.raises(SchemaChangedError, match=rf"the key column '{'.'.join(path)}' is '.*old' from this"):
+                check_schema_change(change, policies)
+        else:
+            check_schema_change(change, policies)
 
     async def test_a_change_begins_a_new_delivery(self, clock: ManualClock, lake: Lake) -> None:
         """A delivery of several versions has the columns of one schema."""

@@ -22,7 +22,14 @@ from typer.testing import CliRunner
 import cdfd
 from cdfd.cli import app
 from cdfd.config.shapes import shape_of
-from cdfd.delta.types.schema import StructType, TableSchema, from_arrow
+from cdfd.delta.types.schema import (
+    ColumnMappingMode,
+    Primitive,
+    StructField,
+    StructType,
+    TableSchema,
+    from_arrow,
+)
 from cdfd.errors import ConfigError, MissingColumnError
 from cdfd.log.table import Table
 from cdfd.model.batch import ChangeBatch
@@ -335,6 +342,48 @@ def test_a_column_that_is_gone_ends_the_stream() -> None:
     masked.check_change(before, before)
     # A column that is not there yet is null.
     Shape(where=parse_filter("s.a = 1")).check_change(TableSchema(from_arrow(pa.schema([("id", pa.int64())]))), before)
+
+
+def mapped(*names: tuple[str, str], nested: bool = False) -> TableSchema:
+    """A schema of columns with these names and physical names, or of a struct `s` with such fields."""
+    fields = tuple(
+        StructField(name, Primitive("string"), metadata={"delta.columnMapping.physicalName": physical})
+        for name, physical in names
+    )
+    if nested:
+        fields = (StructField("s", StructType(fields), metadata={"delta.columnMapping.physicalName": "p"}),)
+    return TableSchema(StructType(fields), (), ColumnMappingMode.NAME)
+
+
+BEFORE = (("id", "p0"), ("secret", "p1"), ("other", "p2"))
+"""Columns, with their physical names."""
+
+
+@pytest.mark.parametrize(
+    "after",
+    [
+        (("id", "p0"), ("old", "p1"), ("other", "p2"), ("secret", "p3")),
+        (("id", "p0"), ("other", "p1"), ("Secret", "p2")),
+        (("id", "p0"), ("old", "p1"), ("secret", "p2")),
+    ],
+    ids=["a new one has its name", "two exchange their names", "another one has its name"],
+)
+def test_a_column_that_is_renamed_is_gone_although_there_is_one_of_its_name(after: Any) -> None:
+    for nested, name in ((False, "secret"), (True, "s.secret")):
+        with pytest.raises(MissingColumnError, match=f"column '{name}' is gone"):
+            Shape(where=parse_filter(f"{name} = 'a'")).check_change(
+                mapped(*BEFORE, nested=nested), mapped(*after, nested=nested)
+            )
+    hidden = Mask("nullify")
+    with pytest.raises(MissingColumnError, match="column 'secret' is gone"):
+        Shape(masks=(("secret", hidden),)).check_change(mapped(*BEFORE), mapped(*after))
+    # Masks of the new names too let it go on.
+    Shape(masks=tuple((name, hidden) for name, _ in after[1:])).check_change(mapped(*BEFORE), mapped(*after))
+
+
+def test_a_column_that_an_overwrite_replaces_is_not_gone() -> None:
+    after = mapped(("id", "p0"), ("secret", "p4"), ("other", "p2"))
+    Shape(where=parse_filter("secret = 'a'"), masks=(("secret", Mask("nullify")),)).check_change(mapped(*BEFORE), after)
 
 
 @pytest.mark.parametrize("refine", ["off", "rows", "key"])
