@@ -14,6 +14,7 @@ from cdfd.config.shapes import shape_of
 from cdfd.delta.header import Header
 from cdfd.errors import ConfigError
 from cdfd.log.bounds import Start
+from cdfd.log.range_schema import range_schema
 from cdfd.log.start import (
     check_range,
     check_version_exists,
@@ -113,10 +114,11 @@ def read_range(
     """
     with _Loop() as loop:
         first, last, header = loop.run(_range(table, start, end))
-    rows.check(header.schema)
+        schema = loop.run(range_schema(table.log, first, header))
+    rows.check(schema)
     if net:
         rows.check_net()
-    target = rows.shape.target(header.schema)
+    target = rows.shape.target(schema)
     stream = table.stream(rows, target)
     reconciler = SchemaReconciler(rows.shape.published(target))
     execution = Execution(table.files, rows, SchemaReconciler(target).select, whole=rows.shape.columns is None)

@@ -4,10 +4,16 @@ A column of the later schema is found in the earlier one by its physical name wh
 is the same column. One that is new in the later schema is null, one that was dropped is left out, and a narrower one is widened. The same
 holds inside structs, lists and maps.
 
+An overwrite can give a column that looks the same a new physical name. It replaces the old one in one version, so it is the same column, too
+(see `with_replaced`). A column that was dropped is not replaced by a column that a later version adds.
+
 Nothing is converted twice: files of the earlier version are read by its physical names, directly into the later names and types.
 """
 
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import cast
 
 import pyarrow as pa
 
@@ -23,7 +29,7 @@ from cdfd.delta.types.schema import (
     TableSchema,
     physical_name,
 )
-from cdfd.delta.types.schema_change import widens
+from cdfd.delta.types.schema_change import pair_fields, widens
 from cdfd.errors import SchemaChangedError
 from cdfd.model.batch import ChangeBatch
 from cdfd.model.columns import change_schema
@@ -53,7 +59,7 @@ class SchemaReconciler:
         if schema == self.target:
             return schema
         matching = _FieldMatching(schema.mapping, self.target.mapping)
-        pairs = matching.match(schema.struct, self.target.struct)
+        pairs = matching.match(schema.struct, self.target.struct, is_replaced=False)
         kept = tuple(matching.field(source, column, column.name) for source, column in pairs if source is not None)
         stored = set(schema.partition_columns)
         partitions = tuple(column.name for source, column in pairs if source is not None and source.name in stored)
@@ -78,19 +84,26 @@ class _FieldMatching:
     old: ColumnMappingMode
     new: ColumnMappingMode
 
-    def match(self, old: StructType, new: StructType) -> list[tuple[StructField | None, StructField]]:
-        """Each field of the later struct, with its counterpart in the earlier one, if any."""
+    def match(
+        self, old: StructType, new: StructType, *, is_replaced: bool
+    ) -> list[tuple[StructField | None, StructField]]:
+        """Each field of the later struct, with its counterpart in the earlier one, if any. `is_replaced`: the later struct replaced it."""
+        if is_replaced:
+            replaced = pair_fields(old, self.old, new, self.new)
+            return [(replaced.get(child.name), child) for child in new]
         # A table whose mapping is switched off rewrites its files, so only names are left to match by.
         map_in_order = self.new is not ColumnMappingMode.NONE
         find = ByName({physical_name(child, self.old) if map_in_order else child.name: child for child in old})
-        return [(next(iter(find(physical_name(child, self.new))), None), child) for child in new]
+        return [(next((each for name in _names(child, self.new) for each in find(name)), None), child) for child in new]
 
     def field(self, old: StructField, new: StructField, column: str) -> StructField:
         """The later field, with the physical name of the earlier one."""
-        metadata = {**old.metadata, PHYSICAL_NAME: physical_name(old, self.old)}
-        return StructField(new.name, self._type(old.type, new.type, column), new.nullable, metadata)
+        physical = physical_name(old, self.old)
+        is_replaced = self.new is not ColumnMappingMode.NONE and physical != physical_name(new, self.new)
+        kind = self._type(old.type, new.type, column, is_replaced)
+        return StructField(new.name, kind, new.nullable, {**old.metadata, PHYSICAL_NAME: physical})
 
-    def _type(self, old: DataType, new: DataType, column: str) -> DataType:
+    def _type(self, old: DataType, new: DataType, column: str, is_replaced: bool) -> DataType:
         match old, new:
             case StructType(), StructType():
                 # A field that the earlier version does not have. Structs of that version have it as nulls.
@@ -100,17 +113,53 @@ class _FieldMatching:
                         StructField(child.name, child.type, child.nullable, {**child.metadata, PHYSICAL_NAME: "\0"})
                         if source is None
                         else self.field(source, child, f"{column}.{child.name}")
-                        for source, child in self.match(old, new)
+                        for source, child in self.match(old, new, is_replaced=is_replaced)
                     )
                 )
             case ArrayType(), ArrayType():
-                return ArrayType(self._type(old.element, new.element, f"{column}.element"), new.contains_null)
+                element = self._type(old.element, new.element, f"{column}.element", is_replaced)
+                return ArrayType(element, new.contains_null)
             case MapType(), MapType():
-                key = self._type(old.key, new.key, f"{column}.key")
-                return MapType(key, self._type(old.value, new.value, f"{column}.value"), new.value_contains_null)
+                key = self._type(old.key, new.key, f"{column}.key", is_replaced)
+                value = self._type(old.value, new.value, f"{column}.value", is_replaced)
+                return MapType(key, value, new.value_contains_null)
             case _ if old == new or widens(old, new):
                 return new
         raise SchemaChangedError(
             f"column {column} has type {old!s:.200} at this version and {new!s:.200} in the newest schema of the range",
             hint="Read the versions before and after the change separately, or leave the column out with `columns`",
         )
+
+
+_REPLACED = "cdfd.replaced"
+"""Metadata of a column: the physical names of the columns that it replaced."""
+
+
+def _names(child: StructField, mode: ColumnMappingMode) -> Iterator[str]:
+    """The physical names of a column: its own, then those of the columns that it replaced."""
+    yield physical_name(child, mode)
+    yield from cast(Sequence[str], child.metadata.get(_REPLACED, ()))
+
+
+def with_replaced(schemas: Sequence[TableSchema]) -> TableSchema:
+    """The last of the schemas that a table has had, in order; each of its columns knows the columns that it replaced.
+
+    A column replaces another one if one version has the one and the next version the other, by the same name. Only an overwrite does so.
+    """
+    target = schemas[-1]
+    names = {child.name: [target.physical_name(child)] for child in target.struct}
+    for old, new in reversed(list(pairwise(schemas))):
+        if ColumnMappingMode.NONE in (old.mapping, new.mapping):
+            continue
+        physical = {child.name: new.physical_name(child) for child in new.struct}
+        for name, before in pair_fields(old.struct, old.mapping, new.struct, new.mapping).items():
+            for known in names.values():
+                if physical[name] in known and (replaced := old.physical_name(before)) not in known:
+                    known.append(replaced)
+    fields = tuple(
+        replace(child, metadata={**child.metadata, _REPLACED: tuple(names[child.name][1:])})
+        if len(names[child.name]) > 1
+        else child
+        for child in target.struct
+    )
+    return replace(target, struct=StructType(fields))

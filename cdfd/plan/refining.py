@@ -95,7 +95,8 @@ def _refine(
         # Removed rows take part in the schema of the version if no value of theirs is lost.
         change = compare(before, schema)
         narrower = any(not each.widening for each in change.type_changed)
-        if change.dropped or change.renamed or change.repartitioned or narrower or schema.mapping != before.mapping:
+        differs = change.dropped or change.renamed or change.repartitioned or change.replaced
+        if differs or narrower or schema.mapping != before.mapping:
             raise _Fallback("it replaces the schema")
     sources = tuple(replace(scan, schema=None) if scan.schema is not None else scan for scan in scans)
     refinement = Refinement(sources, columns if columns == key else (), tracking)

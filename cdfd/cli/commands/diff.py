@@ -20,11 +20,12 @@ from cdfd.delta.files import PackedFiles
 from cdfd.delta.types.schema import ColumnMappingMode, TableSchema
 from cdfd.errors import ConfigError
 from cdfd.log.bounds import Start
+from cdfd.log.range_schema import schemas_between
 from cdfd.log.start import state_version
 from cdfd.log.table import Table
 from cdfd.model.columns import CHANGE_TYPE, constant_type
 from cdfd.model.plan import ChangePlan, LiveScans
-from cdfd.plan.reconciliation import SchemaReconciler
+from cdfd.plan.reconciliation import SchemaReconciler, with_replaced
 from cdfd.plan.row_options import check_key_is_read
 from cdfd.runtime import allocator
 from cdfd.runtime.arrays import array_of, to_numpy
@@ -145,6 +146,8 @@ def difference(
     schema = after.plan.schema
     key_names = schema.select(key).names if key else ()
     check_key_is_read(key, columns)
+    if one_table:
+        schema = asyncio.run(_with_replaced(after.table, before.plan, after.plan))
     target = schema if columns is None else schema.select(columns)
     if not one_table:
         # Columns of two tables are the same by their names, whatever files call them.
@@ -162,6 +165,12 @@ def difference(
             types = constant_type(change_type, rows.num_rows)
             net.add(rows.set_column(place, rows.schema.field(place), types))
     yield from net.batches()
+
+
+async def _with_replaced(table: Table, before: ChangePlan, after: ChangePlan) -> TableSchema:
+    first, last = sorted((before.version, after.version))
+    schemas = await schemas_between(table.log, first + 1, await table.log.header(last))
+    return with_replaced([*(schemas if last == after.version else schemas[::-1]), after.schema])
 
 
 def _without_common(before: ChangePlan, after: ChangePlan) -> tuple[ChangePlan, ChangePlan]:

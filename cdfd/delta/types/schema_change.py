@@ -51,7 +51,10 @@ class CommentChange:
 
 @dataclass(frozen=True, slots=True)
 class SchemaChange:
-    """All differences, each kind in the order of the new schema; `dropped` has paths and order of the old one."""
+    """All differences, each kind in the order of the new schema; `dropped` has paths and order of the old one.
+
+    `replaced` says that columns have other physical names, as an overwrite gives them. Readers of rows see no difference.
+    """
 
     added: tuple[Path, ...] = ()
     dropped: tuple[Path, ...] = ()
@@ -61,6 +64,7 @@ class SchemaChange:
     comment: tuple[CommentChange, ...] = ()
     reordered: bool = False
     repartitioned: bool = False
+    replaced: bool = field(default=False, compare=False)
 
     def __bool__(self) -> bool:
         return self != _NOTHING
@@ -111,6 +115,7 @@ def compare(old: TableSchema, new: TableSchema) -> SchemaChange:
         tuple(comparison.comment),
         comparison.reordered,
         old_partitions != new_partitions,
+        comparison.replaced,
     )
 
 
@@ -127,15 +132,17 @@ class _Comparison:
     nullability: list[NullabilityChange] = field(default_factory=list)
     comment: list[CommentChange] = field(default_factory=list)
     reordered: bool = False
+    replaced: bool = False
 
     def structs(self, old: StructType, new: StructType, old_path: Path, new_path: Path) -> None:
-        pairs = self._pairs(old, new)
+        pairs = pair_fields(old, self.old_mode, new, self.new_mode)
         for child in new:
             before = pairs.get(child.name)
             child_path = (*new_path, child.name)
             if before is None:
                 self.added.append(child_path)
                 continue
+            self.replaced |= physical_name(before, self.old_mode) != physical_name(child, self.new_mode)
             if before.name != child.name:
                 self.renamed.append(Rename((*old_path, before.name), child_path))
             if before.nullable != child.nullable:
@@ -147,17 +154,6 @@ class _Comparison:
         survivors = set(kept)
         self.dropped.extend((*old_path, child.name) for child in old if child.name not in survivors)
         self.reordered |= kept != [child.name for child in old if child.name in survivors]
-
-    def _pairs(self, old: StructType, new: StructType) -> dict[str, StructField]:
-        """Name in the new struct -> the field that it was in the old one."""
-        by_name = {physical_name(child, self.old_mode): child for child in old}
-        pairs = {child.name: by_name[key] for child in new if (key := physical_name(child, self.new_mode)) in by_name}
-        taken = {child.name for child in pairs.values()}
-        left = {child.name.lower(): child for child in old if child.name not in taken}
-        for child in new:
-            if child.name not in pairs and child.name.lower() in left:
-                pairs[child.name] = left[child.name.lower()]
-        return pairs
 
     def _types(self, old: DataType, new: DataType, old_path: Path, new_path: Path) -> None:
         match old, new:
@@ -176,6 +172,20 @@ class _Comparison:
     def _inside(self, old: bool, new: bool, path: Path) -> None:
         if old != new:
             self.nullability.append(NullabilityChange(path, new))
+
+
+def pair_fields(
+    old: StructType, old_mode: ColumnMappingMode, new: StructType, new_mode: ColumnMappingMode
+) -> dict[str, StructField]:
+    """Name in the new struct -> the field that it was in the old one: by physical names, and the others by their own."""
+    by_name = {physical_name(child, old_mode): child for child in old}
+    pairs = {child.name: by_name[key] for child in new if (key := physical_name(child, new_mode)) in by_name}
+    taken = {child.name for child in pairs.values()}
+    left = {child.name.lower(): child for child in old if child.name not in taken}
+    for child in new:
+        if child.name not in pairs and child.name.lower() in left:
+            pairs[child.name] = left[child.name.lower()]
+    return pairs
 
 
 def with_returning(old: TableSchema, new: TableSchema) -> TableSchema:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from pyspark.sql.types import StructType
@@ -10,8 +11,9 @@ from pyspark.sql.types import StructType
 from cdfd.delta.types import datatypes
 from cdfd.delta.types.datatypes import DataType, without_void
 from cdfd.delta.types.schema import TableSchema
-from cdfd.errors import ConfigError, LogError
-from cdfd.log.start import check_version_exists, state_version
+from cdfd.errors import ConfigError, GapError, LogError
+from cdfd.log.range_schema import may_have_replaced, range_schema
+from cdfd.log.start import check_version_exists, start_version, state_version
 from cdfd.log.table import Table
 from cdfd.model.columns import CHANGE_ORDINAL
 from cdfd.plan.row_options import AS_STORED, RowOptions
@@ -160,4 +162,13 @@ async def resolve_target(table: Table, options: SourceOptions, user_schema: Stru
     header = newest if last == newest.version else await table.log.header(last)
     if options.rows.key:
         header.schema.select(options.rows.key)
-    return Target.of(header.schema, header.version, options.columns, user_schema, options.rows)
+    schema = header.schema
+    if may_have_replaced(header):
+        # A stream that began with a snapshot reads what came after it, and one may have begun before the oldest entry.
+        earliest = await start_version(table.log, "earliest")
+        first = earliest
+        if options.start not in (None, "snapshot"):
+            with suppress(GapError):
+                first = max(earliest, await start_version(table.log, options.start))
+        schema = await range_schema(table.log, first, header)
+    return Target.of(schema, header.version, options.columns, user_schema, options.rows)

@@ -3,13 +3,17 @@
 import asyncio
 import datetime
 import io
+import json
 from decimal import Decimal as Number
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from cdfd import changes
+from cdfd.cli.commands.diff import State, difference
 from cdfd.delta.types.datatypes import DataType
 from cdfd.delta.types.schema import (
     ArrayType,
@@ -22,11 +26,14 @@ from cdfd.delta.types.schema import (
     TableSchema,
 )
 from cdfd.errors import SchemaChangedError
+from cdfd.log.table import Table
 from cdfd.model.file_scan import FileScan
 from cdfd.model.plan import ChangePlan
-from cdfd.plan.reconciliation import SchemaReconciler
+from cdfd.plan.reconciliation import SchemaReconciler, with_replaced
 from cdfd.scan.execute import Execution
 from cdfd.scan.table_files import TableFiles
+from cdfd.spark.engine.target import resolve_target
+from cdfd.spark.source.options import SourceOptions
 from tests.support.memory_storage import MemoryStorage
 
 LONG, INTEGER, STRING = Primitive("long"), Primitive("integer"), Primitive("string")
@@ -241,3 +248,138 @@ class TestTypes:
     def test_of_a_column_that_nobody_asks_for_it_is_not(self) -> None:
         target = table(col("a", STRING), col("b")).select(["b"])
         assert reconciled(table(col("a"), col("b")), target, pa.table({"a": [1], "b": [2]})) == [{"b": 2}]
+
+
+class TestReplacedColumns:
+    """An overwrite gives columns new physical names."""
+
+    FIRST = table(col("a", INTEGER, "p1", 1), col("b", STRING, "p2", 2), mapping="name")
+    SECOND = table(col("A", LONG, "p3", 3), col("b", STRING, "p2", 2), mapping="name")
+    THIRD = table(col("c", LONG, "p3", 3), col("b", STRING, "p4", 4), mapping="name")
+    FILE = pa.table({"p1": pa.array([1], pa.int32()), "p2": ["x"]})
+
+    def test_a_column_that_is_replaced_again_and_again_keeps_its_values(self) -> None:
+        """Also if it is renamed meanwhile."""
+        target = with_replaced([self.FIRST, self.SECOND, self.THIRD])
+        assert reconciled(self.FIRST, target, self.FILE) == [{"c": 1, "b": "x"}]
+        assert reconciled(self.SECOND, target, pa.table({"p3": [2], "p2": ["y"]})) == [{"c": 2, "b": "y"}]
+        assert reconciled(self.THIRD, target, pa.table({"p3": [3], "p4": ["z"]})) == [{"c": 3, "b": "z"}]
+
+    def test_a_column_that_is_added_after_one_was_dropped_replaces_none(self) -> None:
+        dropped = table(col("b", STRING, "p2", 2), mapping="name")
+        added = table(col("b", STRING, "p2", 2), col("a", STRING, "p5", 5), mapping="name")
+        target = with_replaced([self.FIRST, dropped, added])
+        assert target == added
+        assert reconciled(self.FIRST, target, self.FILE) == [{"b": "x", "a": None}]
+
+    def test_a_column_that_is_restored_has_both_values(self) -> None:
+        target = with_replaced([self.SECOND, self.FIRST, self.SECOND])
+        assert reconciled(self.FIRST, target, self.FILE) == [{"A": 1, "b": "x"}]
+        assert reconciled(self.SECOND, target, pa.table({"p3": [2], "p2": ["y"]})) == [{"A": 2, "b": "y"}]
+
+    def test_fields_of_a_replaced_struct_keep_their_values_by_name(self) -> None:
+        old = table(
+            col("s", ArrayType(StructType((col("x", INTEGER, "q1", 2), col("y", LONG, "q2", 3)))), "p1", 1),
+            mapping="name",
+        )
+        new = table(
+            col("s", ArrayType(StructType((col("X", LONG, "q3", 5), col("z", LONG, "q4", 6)))), "p2", 4), mapping="name"
+        )
+        inner = pa.list_(pa.struct([("q1", pa.int32()), ("q2", pa.int64())]))
+        file = pa.table({"p1": pa.array([[{"q1": 1, "q2": 2}]], inner)})
+        assert reconciled(old, with_replaced([old, new]), file) == [{"s": [{"X": 1, "z": None}]}]
+
+    def test_a_partition_column(self) -> None:
+        old = table(col("a", LONG, "p1", 1), col("p", INTEGER, "p2", 2), mapping="name", by=("p",))
+        new = table(col("a", LONG, "p1", 1), col("p", LONG, "p3", 3), mapping="name", by=("p",))
+        assert reconciled(old, with_replaced([old, new]), pa.table({"p1": [1]}), {"p2": "7"}) == [{"a": 1, "p": 7}]
+
+    def test_columns_by_id(self) -> None:
+        old = table(col("a", INTEGER, "p1", 1), mapping="id")
+        new = table(col("a", LONG, "p2", 2), mapping="id")
+        file = pa.table([[1]], schema=pa.schema([pa.field("x", pa.int32(), metadata={"PARQUET:field_id": "1"})]))
+        assert reconciled(old, with_replaced([old, new]), file) == [{"a": 1}]
+
+
+def write_overwritten(folder: Path) -> None:
+    """A table as delta-spark's `overwriteSchema` leaves it: version 1 replaces an integer key by a long one."""
+
+    def commit(version: int, *actions: dict[str, Any]) -> None:
+        (folder / "_delta_log" / f"{version:020}.json").write_text("\n".join(map(json.dumps, actions)))
+
+    def metadata(number: int, kind: str) -> dict[str, Any]:
+        mapped = {"delta.columnMapping.id": number, "delta.columnMapping.physicalName": f"p{number}"}
+        text = {"delta.columnMapping.id": 2, "delta.columnMapping.physicalName": "p2"}
+        fields = [
+            {"name": "id", "type": kind, "nullable": True, "metadata": mapped},
+            {"name": "s", "type": "string", "nullable": True, "metadata": text},
+        ]
+        settings = {"delta.columnMapping.mode": "name", "delta.columnMapping.maxColumnId": str(max(number, 2))}
+        schema = json.dumps({"type": "struct", "fields": fields})
+        return {
+            "metaData": {
+                "id": "T",
+                "format": {"provider": "parquet"},
+                "schemaString": schema,
+                "partitionColumns": [],
+                "configuration": settings,
+            }
+        }
+
+    def file(path: str, rows: pa.Table) -> dict[str, Any]:
+        pq.write_table(rows, folder / path)
+        size = (folder / path).stat().st_size
+        return {"path": path, "partitionValues": {}, "size": size, "modificationTime": 0, "dataChange": True}
+
+    (folder / "_delta_log").mkdir()
+    old = file("old", pa.table({"p1": pa.array([1, 2, 3], pa.int32()), "p2": ["x", "y", "z"]}))
+    new = file("new", pa.table({"p3": [1, 2, 4], "p2": ["x", "Y", "w"]}))
+    commit(0, {"protocol": {"minReaderVersion": 2, "minWriterVersion": 5}}, metadata(1, "integer"), {"add": old})
+    commit(1, metadata(3, "long"), {"remove": {"path": "old", "dataChange": True}}, {"add": new})
+    commit(2, {"add": file("more", pa.table({"p3": [5], "p2": ["v"]}))})
+
+
+OVERWRITTEN = [
+    *((0, "insert", *row) for row in ((1, "x"), (2, "y"), (3, "z"))),
+    *((1, "delete", *row) for row in ((1, "x"), (2, "y"), (3, "z"))),
+    *((1, "insert", *row) for row in ((1, "x"), (2, "Y"), (4, "w"))),
+    (2, "insert", 5, "v"),
+]
+
+
+@pytest.mark.parametrize("key", [None, "id"])
+@pytest.mark.parametrize("first", [0, 1, 2])
+def test_an_overwrite_with_column_mapping_deletes_the_rows_that_there_were(
+    tmp_path: Path, first: int, key: str | None
+) -> None:
+    write_overwritten(tmp_path)
+    rows = changes(tmp_path, first, key=key).read_all().to_pylist()
+    actual = [(row["_commit_version"], row["_change_type"], row["id"], row["s"]) for row in rows]
+    assert actual == [row for row in OVERWRITTEN if row[0] >= first]
+
+
+def test_net_changes_and_differences_over_an_overwrite_with_column_mapping(tmp_path: Path) -> None:
+    write_overwritten(tmp_path)
+    net = changes(tmp_path, 1, key="id", net=True).read_all()
+    before, after = (asyncio.run(State.at(Table.open(tmp_path), version)) for version in (0, 2))
+    compared = pa.Table.from_batches(difference(before, after, ("id",), None))
+    for rows in (net, compared):
+        actual = [(row["_change_type"], row["id"], row["s"]) for row in rows.to_pylist()]
+        assert sorted(actual) == [
+            ("delete", 3, "z"),
+            ("insert", 4, "w"),
+            ("insert", 5, "v"),
+            ("update_postimage", 2, "Y"),
+            ("update_preimage", 2, "y"),
+        ]
+
+
+@pytest.mark.parametrize("start", [{}, {"startingVersion": "0"}, {"startingVersion": "1"}, {"startingVersion": "2"}])
+def test_spark_reads_replaced_columns_from_the_start_on(tmp_path: Path, start: dict[str, str]) -> None:
+    write_overwritten(tmp_path)
+    options = SourceOptions.parse({"path": str(tmp_path), **start})
+    target = asyncio.run(resolve_target(Table.open(tmp_path), options))
+    first = asyncio.run(Table.open(tmp_path).log.header(0)).schema
+    chosen = SchemaReconciler(target.schema).select(first)
+    expected = ("s",) if start == {"startingVersion": "2"} else ("id", "s")
+    assert (target.names[:2], chosen.names) == (("id", "s"), expected)

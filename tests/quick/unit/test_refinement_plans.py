@@ -139,6 +139,13 @@ class TestSchemaOfTheVersion:
         made = refined_plan(update(), "key", after, header(mapped("id", 1), mapped("v", 2), mode="name"))
         assert (made.unrefined, made.refinement) == ("it replaces the schema", None)
 
+    @pytest.mark.parametrize("mode", ["name", "id"])
+    def test_column_replaced_by_one_of_its_name_is_not_refined(self, mode: str) -> None:
+        """The removed rows have its values by another physical name."""
+        after = header(mapped("id", 3), mapped("v", 2), version=4, mode=mode)
+        made = refined_plan(update(), "key", after, header(mapped("id", 1), mapped("v", 2), mode=mode))
+        assert (made.unrefined, made.refinement) == ("it replaces the schema", None)
+
     def test_partitioned_anew_is_not_refined(self) -> None:
         made = refined_plan(update(), "key", header(version=4, by=("v",)), header())
         assert (made.unrefined, made.refinement) == ("it replaces the schema", None)

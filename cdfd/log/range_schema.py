@@ -1,0 +1,62 @@
+"""The schema that the rows of a range of versions are brought into."""
+
+from __future__ import annotations
+
+from cdfd.delta.header import Header
+from cdfd.delta.types.datatypes import ArrayType, DataType, MapType, StructType
+from cdfd.delta.types.schema import ColumnMappingMode, TableSchema
+from cdfd.log.log import DeltaLog
+from cdfd.plan.reconciliation import with_replaced
+
+_NEWEST_ID = "delta.columnMapping.maxColumnId"
+
+
+async def range_schema(log: DeltaLog, first: int, last: Header) -> TableSchema:
+    """The schema of the version `last`, whose columns know those that they replaced from `first` on; see `with_replaced`.
+
+    Raises:
+        CdfdError: see `schemas_between`.
+    """
+    return with_replaced(await schemas_between(log, first, last))
+
+
+async def schemas_between(log: DeltaLog, first: int, last: Header) -> list[TableSchema]:
+    """The schemas from the version before `first` to `last`, in order; only the last one if no column was created meanwhile.
+
+    Only metadata say which column replaced which one. So the entries of the range are read, but for tables that never dropped a column.
+
+    Raises:
+        CdfdError: see `DeltaLog.header` and `DeltaLog.entry`.
+    """
+    if not may_have_replaced(last):
+        return [last.schema]
+    before = await (log.header_before(first) if first > 0 else log.header(0))
+    if _newest_id(before) == _newest_id(last) is not None:
+        return [last.schema]
+    schemas = [before.schema]
+    for version in range(first, last.version):
+        metadata = (await log.entry(version)).commit.metadata
+        if metadata is not None and (schema := TableSchema.of(metadata)) != schemas[-1]:
+            schemas.append(schema)
+    return [*schemas, last.schema]
+
+
+def may_have_replaced(header: Header) -> bool:
+    """Whether columns of a table may have replaced others. If all ids that were ever used are those of its columns, none has."""
+    schema = header.schema
+    return schema.mapping is not ColumnMappingMode.NONE and _newest_id(header) != str(_count(schema.struct))
+
+
+def _newest_id(header: Header) -> str | None:
+    return header.metadata.configuration.get(_NEWEST_ID)
+
+
+def _count(kind: DataType) -> int:
+    match kind:
+        case StructType():
+            return sum(1 + _count(child.type) for child in kind)
+        case ArrayType():
+            return _count(kind.element)
+        case MapType():
+            return _count(kind.key) + _count(kind.value)
+    return 0
