@@ -144,9 +144,11 @@ class RefinedVersion:
         rows = rows.select(self.schema.names)
         for start in range(0, len(chosen), self.batch_rows):
             span = slice(start, start + self.batch_rows)
-            columns = rows.take(array_of(chosen[span])).combine_chunks().to_batches()[0].columns
+            # If none of the columns exists at this version, there is no batch.
+            batches = rows.take(array_of(chosen[span])).combine_chunks().to_batches()
+            columns = batches[0].columns if batches else []
             column = pa.DictionaryArray.from_arrays(array_of(types[span].astype(np.int8)), CHANGE_TYPES)
-            here = tuple(min(max(0, place - start), len(columns[0])) for place in moved)
+            here = tuple(min(max(0, place - start), len(column)) for place in moved)
             yield pa.RecordBatch.from_arrays([*columns, column], schema=schema), (here[0], here[1])
 
     def _match(self, removed: pa.Table, added: pa.Table, *, whole: bool) -> Matched:

@@ -15,6 +15,7 @@ import pytest
 
 import cdfd
 from cdfd.deliver.splits import read_splits
+from cdfd.delta.types.schema import from_arrow, serialize
 from cdfd.errors import ConfigError, DataError, LogError
 from cdfd.log.table import Table
 from cdfd.model.columns import change_schema
@@ -31,7 +32,7 @@ from cdfd.scan.updates import row_id_runs, spill
 from tests.support.fold import META, bag, fold, row_of
 from tests.support.fold import Row as Bag
 from tests.support.sampling import sample
-from tests.support.tracked_table import ROW_ID, Row, TrackedTable, values
+from tests.support.tracked_table import ROW_ID, SCHEMA, Row, TrackedTable, values
 
 SEEDS = sample(range(10), 2)
 
@@ -186,6 +187,19 @@ def test_columns_may_leave_the_key_out(tmp_path: Path) -> None:
     expected = Counter(row_of({"v": row.values["v"], "x": row.values["x"]}) for row in table.rows)
     assert fold(rows.to_batches()) == expected
     assert fold(changes(table, "key", key="id", columns="v").to_batches()).total() == len(table.rows)
+
+
+@pytest.mark.parametrize("tracked", [True, False])
+def test_columns_may_be_added_after_updates(tmp_path: Path, bucket_bytes: int | None, tracked: bool) -> None:
+    """Updates of versions that have none of the columns yet are rows of nulls."""
+    table = life(tmp_path, 3, tracked=tracked)
+    wider = SCHEMA.append(pa.field("later", pa.string()))
+    table.commit([{"metaData": table.metadata() | {"schemaString": serialize(from_arrow(wider))}}], [])
+    refine: Refine = "rows" if tracked else "key"
+    rows = changes(table, refine, key="id", columns=["later"])
+    assert rows["later"].null_count == rows.num_rows
+    assert rows.drop_columns("later") == changes(table, refine, key="id", columns=["id", "later"]).select(META)
+    assert {"update_preimage", "delete"} & set(rows["_change_type"].to_pylist())
 
 
 class TestParts:
