@@ -56,7 +56,8 @@ MovedRows = tuple[pa.RecordBatch, tuple[int, int]]
 ID_ROWS = 1 << 20
 """Rows of a batch of row ids."""
 
-PAIR = "_cdfd_pair"
+# No column of a table has such a name.
+PAIR = "\0pair"
 """Name of the column of rows of change data files that numbers pairs of images."""
 
 

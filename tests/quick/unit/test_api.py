@@ -180,6 +180,17 @@ class TestChanges:
         assert kinds["auto"] == kinds["cdf"] == ["update_preimage", "update_postimage"]
         assert sorted(kinds["files"]) == ["delete", "insert"]
 
+    @pytest.mark.parametrize("name", ["_cdfd_pair", "row_id", "_row_id"])
+    async def test_a_key_may_have_any_name(self, tmp_path: Path, name: str) -> None:
+        schema = pa.schema([("id", pa.int64()), (name, pa.string())])
+        writer = TableWriter(LocalStorage(tmp_path / "named"), schema)
+        await writer.create()
+        await writer.insert(pa.table({"id": [1, 2], name: ["a", "b"]}, schema))
+        await writer.update(pc.field("id") == 2, {name: pc.scalar("c")})
+        actual = cdfd.changes(uri(writer), 2, key=["id", name]).read_all()
+        assert actual[name].to_pylist() == ["b", "c"]
+        assert actual["_change_type"].to_pylist() == ["delete", "insert"]
+
     def test_a_feed_that_is_not_recorded(self, tmp_path: Path) -> None:
         async def scenario() -> TableWriter:
             writer = TableWriter(LocalStorage(tmp_path / "plain"), pa.schema([("id", pa.int64())]), feed=False)
