@@ -54,6 +54,11 @@ class Commit:
     size: int = 0
 
     @property
+    def in_commit_timestamp(self) -> int | None:
+        """When it was committed, in ms since the Unix epoch, as it says itself; None if it does not."""
+        return None if self.info is None else self.info.in_commit_timestamp
+
+    @property
     def only_txns(self) -> tuple[str, ...]:
         """The appIds of a version that holds nothing but transaction identifiers (and `commitInfo`); none of any other."""
         others = (self.adds, self.removes, self.cdcs, self.domains, self.sidecars, self.metadata, self.protocol)

@@ -217,6 +217,12 @@ def in_commit_timestamps_enabled(metadata: Metadata) -> bool:
     return _switched_on(IN_COMMIT_TIMESTAMP, metadata)
 
 
+def may_have_in_commit_timestamps(protocol: Protocol, metadata: Metadata) -> bool:
+    """Whether commits carry their own timestamp, or earlier ones may have done so."""
+    features = {IN_COMMIT_TIMESTAMP, f"{IN_COMMIT_TIMESTAMP}-preview"}
+    return in_commit_timestamps_enabled(metadata) or not features.isdisjoint(writer_features(protocol))
+
+
 def _switched_on(feature: str, metadata: Metadata) -> bool:
     return any(metadata.configuration.get(key, "").lower() == "true" for key in _SWITCHES[feature])
 

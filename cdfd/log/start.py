@@ -1,6 +1,7 @@
 """Resolves the start and the end of a range, as users write them, to versions of a log."""
 
 import re
+from collections.abc import Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -13,6 +14,7 @@ from cdfd.log.log import DeltaLog
 from cdfd.log.log_files import log_path
 from cdfd.log.segment import SegmentBuilder
 from cdfd.log.tailer import Tailer
+from cdfd.model.commit_time import SKEW_MS, file_time
 from cdfd.runtime.clock import SystemClock
 from cdfd.runtime.times import iso
 
@@ -237,8 +239,7 @@ async def _describe(log: DeltaLog, version: int, which: str) -> str:
         enabled = in_commit_timestamps_enabled((await log.header(version)).metadata)
     except NotFoundError:
         return f"the {which} is {version}"
-    info = entry.commit.info
-    in_commit = info.in_commit_timestamp if enabled and info is not None else None
+    in_commit = entry.commit.in_commit_timestamp if enabled else None
     milliseconds = entry.stat.modified_ms if in_commit is None else in_commit
     try:
         moment = iso(milliseconds)
@@ -263,10 +264,11 @@ async def _earliest(log: DeltaLog) -> int:
 
 async def _first_since(log: DeltaLog, wanted_ms: int) -> int:
     """The first version not before a time in ms since the Unix epoch; the one after the newest if all are before it."""
-    times = list[tuple[int, int]]()  # (version, ms), increasing as in `cdfd.model.commit_time`
+    times = list[tuple[int, int, int]]()  # version, ms of its file, and as in `cdfd.model.commit_time`
     async for name, stat in log.list_names():
         if name.kind == "commit":
-            times.append((name.version, max(stat.modified_ms, times[-1][1] + 1) if times else stat.modified_ms))
+            modified = stat.modified_ms
+            times.append((name.version, modified, file_time(modified, times[-1][2] + 1 if times else 0)))
     if not times:
         await log.earliest_version()
     newest = times[-1][0]
@@ -287,7 +289,7 @@ async def _first_since(log: DeltaLog, wanted_ms: int) -> int:
     if first_in_commit is not None and await _in_commit(log, first_in_commit) <= wanted_ms:
         # Times of older files do not count: their clock may have been ahead.
         # In-commit timestamps always increase.
-        low, high = first_in_commit, times[-1][0] + 1
+        low, high = first_in_commit, newest + 1
         while low < high:
             middle = (low + high) // 2
             if await _in_commit(log, middle) < wanted_ms:
@@ -295,13 +297,29 @@ async def _first_since(log: DeltaLog, wanted_ms: int) -> int:
             else:
                 high = middle
         return low
-    end = times[-1][0] + 1 if first_in_commit is None else first_in_commit
-    return next((version for version, time in times if version >= end or time >= wanted_ms), end)
+    end = newest + 1 if first_in_commit is None else first_in_commit
+    return await _first_by_file(log, [each for each in times if each[0] < end], wanted_ms, end)
+
+
+async def _first_by_file(log: DeltaLog, times: Sequence[tuple[int, int, int]], wanted_ms: int, end: int) -> int:
+    """The same among versions whose times are those of their files, unless in-commit timestamps were enabled then; `end` if there is none."""
+    # In-commit timestamps differ from the times of files in either direction.
+    stated: int | None = 0
+    before = -1
+    for version, modified_ms, time in times:
+        if time < wanted_ms - SKEW_MS:
+            before = time
+            continue
+        if stated is not None:
+            stated = (await log.entry(version)).commit.in_commit_timestamp
+        before = file_time(modified_ms, before + 1) if stated is None else stated
+        if before >= wanted_ms:
+            return version
+    return end
 
 
 async def _in_commit(log: DeltaLog, version: int) -> int:
-    entry = await log.entry(version)
-    time = None if entry.commit.info is None else entry.commit.info.in_commit_timestamp
+    time = (await log.entry(version)).commit.in_commit_timestamp
     if time is None:
         raise LogError(
             "in-commit timestamps are enabled, but the commit has none",

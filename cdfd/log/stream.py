@@ -14,6 +14,7 @@ from cdfd.delta import paths
 from cdfd.delta.actions import CommitInfo
 from cdfd.delta.commit import Commit
 from cdfd.delta.header import Header, PartialHeader
+from cdfd.delta.protocol import in_commit_timestamps_enabled, may_have_in_commit_timestamps
 from cdfd.delta.snapshot import COMPACT_AT, Snapshot
 from cdfd.delta.types.schema import TableSchema
 from cdfd.delta.types.schema_change import compare
@@ -23,7 +24,7 @@ from cdfd.log.listing import LiveListing, list_live
 from cdfd.log.log import DeltaLog
 from cdfd.log.log_files import log_path
 from cdfd.log.tailer import Tailer
-from cdfd.model.commit_time import commit_timestamp, file_time
+from cdfd.model.commit_time import SKEW_MS, commit_timestamp, file_time
 from cdfd.model.plan import ChangePlan
 from cdfd.model.position import Position
 from cdfd.model.version import Version
@@ -35,10 +36,8 @@ from cdfd.plan.shape.pruning import prune
 
 logger = logging.getLogger("cdfd.changes")
 
-LOOK_BACK = 64
-"""Versions before the first one whose modification times are read, at most."""
-SKEW_MS = 10_000
-"""Clock skew between writers, in ms, up to which a version has the same timestamp wherever reading starts."""
+LOOK_BACK = 400
+"""Versions of a remote log before the first one whose modification times count, at most: as many as fit in a page of S3's listing."""
 
 
 @dataclass(slots=True)
@@ -121,7 +120,9 @@ class PlanStream:
                     raise LogError("the newest log entry has vanished", version=state.version, retriable=True) from None
                 timestamp, digest = file_time(segment.checkpoint.files[0].modified_ms), None
             else:
-                before, digest = await self._time_before(state.version), entry.digest
+                # An in-commit timestamp does not depend on others.
+                stated = in_commit_timestamps_enabled(state.header.metadata)
+                before, digest = None if stated else await self._time_before(state.header, state.version), entry.digest
                 timestamp = commit_timestamp(entry.commit, state.header, entry.stat.modified_ms, before)
         if not await self.log.history.confirm():
             return None
@@ -173,29 +174,46 @@ class PlanStream:
             loaded = self.log.history.restarts
             async with _same_table(tailer):
                 self.header = await self.log.header_before(start)
-            self._timestamp = await self._time_before(start, tailer)
+            self._timestamp = await self._time_before(self.header, start, tailer)
         if self.header is not None:
             tailer.check_id(self.header.metadata.id, start)
         return loaded
 
-    async def _time_before(self, version: int, tailer: Tailer | None = None) -> int | None:
-        """The time of the version before; None if its entry is gone.
+    async def _time_before(self, header: Header, version: int, tailer: Tailer | None = None) -> int | None:
+        """The time of the version before; None if its entry is gone. The tailer learns the times of some versions.
 
         Times are adjusted to increase from one version to the next, because a store may count in seconds and writers' clocks may differ. This
-        reads the times of some earlier versions too, so that a version has the same time wherever reading starts. The tailer learns them.
+        reads the times of earlier versions too, so that a version has the same time wherever reading starts.
+
+        Args:
+            header: in force before the version, or at it.
+            version: the first one to read.
+            tailer: of the table.
         """
         times: list[int] = []
-        async with aclosing(self.log.stats_before(version, LOOK_BACK)) as entries:
+        remote = self.log.storage.remote
+        async with aclosing(self.log.stats_before(version, LOOK_BACK if remote else version)) as entries:
             async for entry in entries:
-                times.append(entry.modified_ms)
+                times.append(file_time(entry.modified_ms))
                 # A remote log is listed in any case.
-                if entry.modified_ms < times[0] - SKEW_MS and not self.log.storage.remote:
+                if times[-1] < times[0] - SKEW_MS and not remote:
                     break
         # A process that starts again knows the rhythm so. A pace that knows a commit keeps what it has learned.
         if tailer is not None and tailer.pace is not None and tailer.pace.commit is None:
             tailer.learn(times[::-1])
-        far = next((number for number, time in enumerate(times, 1) if time < times[0] - SKEW_MS), None)
-        return max((time + number for number, time in enumerate(times[:far])), default=None)
+        if may_have_in_commit_timestamps(header.protocol, header.metadata):
+            for number, time in enumerate(times):
+                try:
+                    commit = (await self.log.entry(version - 1 - number)).commit
+                except NotFoundError:
+                    break  # log clean-up removed it since
+                if commit.in_commit_timestamp is not None:
+                    # It may be ahead of the files after it. Those before it do not count.
+                    times[number:] = [commit.in_commit_timestamp]
+                    break
+                if time < times[0] - SKEW_MS:
+                    break
+        return max((time + number for number, time in enumerate(times)), default=None)
 
     async def _plan(self, entry: LogEntry) -> Version:
         commit, previous = entry.commit, self.header

@@ -11,6 +11,9 @@ from cdfd.errors import LogError
 LATEST_MS = 253_402_300_799_999
 """The end of the year 9999, beyond which neither clocks nor consumers go."""
 
+SKEW_MS = 10_000
+"""By how much two clocks may differ, of writers or of stores, so that a version has the same timestamp wherever reading starts."""
+
 
 def commit_timestamp(commit: Commit, header: Header, modified_ms: int, previous_ms: int | None) -> int:
     """When a version was committed, in ms since the Unix epoch.
@@ -24,7 +27,7 @@ def commit_timestamp(commit: Commit, header: Header, modified_ms: int, previous_
     """
     if not in_commit_timestamps_enabled(header.metadata):
         return file_time(modified_ms, 0 if previous_ms is None else previous_ms + 1)
-    stated = None if commit.info is None else commit.info.in_commit_timestamp
+    stated = commit.in_commit_timestamp
     if stated is not None and 0 <= stated <= LATEST_MS:
         return stated
     what = "in-commit timestamps are enabled, but the commit has none"

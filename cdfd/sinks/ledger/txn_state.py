@@ -56,7 +56,7 @@ class TxnState:
             metadata=commit.metadata or self.metadata,
             txns=self.txns.update({txn.app_id: txn for txn in commit.txns}),
             domains=with_domains(self.domains, commit.domains),
-            in_commit_timestamp=None if commit.info is None else commit.info.in_commit_timestamp,
+            in_commit_timestamp=commit.in_commit_timestamp,
         )
 
 

@@ -1,5 +1,8 @@
 """Plans, version by version, and the state that planning carries along."""
 
+import json
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pyarrow as pa
@@ -9,13 +12,15 @@ from cdfd.delta.commit import serialize
 from cdfd.delta.types import schema as schemas
 from cdfd.demo.writer import TableWriter
 from cdfd.errors import GapError, LogError, TableChangedError, UnsupportedError
+from cdfd.log.bounds import After
 from cdfd.log.log import DeltaLog
+from cdfd.log.start import start_version
 from cdfd.log.stream import PlanStream
 from cdfd.log.tailer import Tailer
 from cdfd.log.watch import Backoff, PollWatch
 from cdfd.model.version import Version
 from cdfd.plan.row_options import RowOptions
-from tests.support.lake import SCHEMA, Lake, checkpoint, entry_path, manual_clock, rows, run, table
+from tests.support.lake import BEGINNING, SCHEMA, Lake, checkpoint, entry_path, manual_clock, rows, run, table
 from tests.support.manual_time import ManualClock
 
 
@@ -192,19 +197,58 @@ class TestTimestamps:
                 times[n] for n in range(start + 1, last + 1)
             ]
 
+    @pytest.mark.parametrize("remote", [False, True])
+    async def test_they_are_the_same_in_a_copy(self, clock: ManualClock, lake: Lake, remote: bool) -> None:
+        """The files of a copied log have the times of the copy, in any order."""
+        await table(lake, 300, clock)
+        for version in range(300):
+            lake.replace(entry_path(version), lake.bytes_of(entry_path(version)), BEGINNING + 2 * (299 - version))
+        lake.remote = remote
+        await check_times(lake, clock, [BEGINNING + 598 + version for version in range(300)], [0, 1, 65, 200, 299])
+
+    @pytest.mark.parametrize("remote", [False, True])
+    async def test_they_are_the_same_if_they_are_no_longer_in_the_commits(
+        self, clock: ManualClock, lake: Lake, remote: bool
+    ) -> None:
+        """The writer's clock was ahead of the store's, or behind it."""
+        await table(lake, 8, clock)
+        first = list(map(json.loads, lake.bytes_of(entry_path(0)).splitlines()))
+        protocol = next(action["protocol"] for action in first if "protocol" in action)
+        protocol["writerFeatures"].append("inCommitTimestamp")
+        metadata = next(action["metaData"] for action in first if "metaData" in action)
+        metadata["configuration"]["delta.enableInCommitTimestamps"] = "true"
+        disabled = {"metaData": metadata | {"configuration": {}}}
+        for version, stated in enumerate([-50, 4000, 4001, None, None, None, None, None]):
+            entry = first if version == 0 else list(map(json.loads, lake.bytes_of(entry_path(version)).splitlines()))
+            entry = [action for action in entry if "commitInfo" not in action] + [disabled] * (version == 3)
+            if stated is not None:
+                entry.insert(0, {"commitInfo": {"inCommitTimestamp": BEGINNING + stated}})
+            lake.replace(entry_path(version), "\n".join(map(json.dumps, entry)).encode(), BEGINNING + 1000 * version)
+        lake.remote = remote
+        times = [-50, 4000, 4001, 4002, 4003, 5000, 6000, 7000]
+        await check_times(lake, clock, [BEGINNING + time for time in times], range(8))
+
     async def test_few_entries_are_looked_at(self, clock: ManualClock, lake: Lake) -> None:
         writer = await table(lake, 200, clock)
         for version in range(200, 210):
             clock.advance(60)
             await writer.insert(rows(version))
-        for version in (189, 208):
-            await checkpoint(lake, version)
+        await checkpoint(lake, 208)
         lake.calls.clear()
         await planned(lake, clock, 209, 209)
         assert [method for method, _ in lake.calls].count("stat") < 5
-        lake.calls.clear()
-        await planned(lake, clock, 190, 190)
-        assert [method for method, _ in lake.calls].count("stat") < 70
+
+
+async def check_times(lake: Lake, clock: ManualClock, times: Sequence[int], starts: Iterable[int]) -> None:
+    """Check the times of versions, wherever reading starts, and that reading continues after each."""
+    last = len(times) - 1
+    for start in starts:
+        versions = await planned(lake, clock, start, last)
+        assert [version.plan.timestamp_ms for version in versions] == times[start:]
+        assert (await PlanStream(DeltaLog(lake)).snapshot(start)).plan.timestamp_ms == times[start]
+        at = datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=times[start])
+        assert await start_version(DeltaLog(lake), at) == start
+        assert await start_version(DeltaLog(lake), After(at)) == start + 1
 
 
 class TestSnapshots:
