@@ -8,7 +8,7 @@
 | neither                   | nothing                  |
 | apart from each other     | a delete, or an insert   |
 
-Rows keep their ordinals, so numbers are missing, and readers with another filter agree about the numbers of rows.
+Rows keep their ordinals, so numbers are missing. Readers with another filter agree about the numbers of rows if they read the same files.
 """
 
 from __future__ import annotations

@@ -202,6 +202,9 @@ def test_files_of_other_partitions_are_not_read(tmp_path: Path) -> None:
         wanted = bag(cdfd.snapshot(uri, where=where).read_all().to_batches(), META)
         assert fold(cdfd.changes(uri, where=where).read_all().to_batches()) == wanted
         assert fold(cdfd.changes(uri, where=where, refine="key", key="id").read_all().to_batches()) == wanted
+    # Their rows take no numbers, as the page about transforms says.
+    last = cdfd.changes(uri, 0, 0, where="p = 'b'").read_all()
+    assert last["_change_ordinal"].to_pylist() == list(range(last.num_rows))
     # Files of other partitions may be gone: nothing opens them.
     entries = (folder / "_delta_log").glob("*.json")
     actions = [json.loads(line) for entry in entries for line in entry.read_text().splitlines()]
