@@ -92,7 +92,7 @@ class Deliverer:
             CdfdError: as `PlanStream.snapshot` says.
         """
         if self.large is None:
-            return await stream.snapshot(position.version, tailer)
+            return await stream.snapshot(position.version, tailer, by_statistics=False)
         return await self.large.snapshot(stream, position, tailer)
 
     async def deliver(self, versions: Sequence[Version], position: Position) -> int:

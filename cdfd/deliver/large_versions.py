@@ -102,7 +102,7 @@ class LargeVersions:
             if listed is not None:
                 version, live = listed
                 return ListedVersion(version.plan, version.table_id, digest=version.digest, live=live)
-        return await stream.snapshot(position.version, tailer)
+        return await stream.snapshot(position.version, tailer, by_statistics=False)
 
     def _ranges_at(self, position: Position) -> bool:
         """Whether parts of a snapshot may be ranges of paths. A job goes on as it was begun."""

@@ -36,8 +36,10 @@ from cdfd.plan.shape.pruning import prune
 
 logger = logging.getLogger("cdfd.changes")
 
-LOOK_BACK = 400
-"""Versions of a remote log before the first one whose modification times count, at most: as many as fit in a page of S3's listing."""
+LOOK_BACK, LOCAL_LOOK_BACK = 400, 10_000
+"""Versions before the first one whose modification times count, at most: of a remote log as many as fit in a page of S3's listing, and of a
+local one as many as take two seconds.
+"""
 
 
 @dataclass(slots=True)
@@ -71,10 +73,18 @@ class PlanStream:
         """Plan versions as they were begun: those of positions whose parts were delivered without refinement stay without it."""
         self.unrefined.update(position.version for position in positions if position.is_unrefined)
 
-    async def snapshot(self, version: int | None = None, tailer: Tailer | None = None) -> Version:
+    async def snapshot(
+        self, version: int | None = None, tailer: Tailer | None = None, *, by_statistics: bool = True
+    ) -> Version:
         """The live rows of a version (None: the newest) as a plan of inserts. `versions` may continue after it.
 
         The plan has the row counts of files, where the log has them.
+
+        Args:
+            version: to read.
+            tailer: of the table.
+            by_statistics: whether files are left out by their statistics, too. A checkpoint of the version that is written later may not have
+                them. So a reader that stores how many parts it has delivered leaves files out by their partition values alone.
 
         Raises:
             CdfdError: see `DeltaLog.snapshot`; also for a table with another id than `tailer` knows.
@@ -82,7 +92,8 @@ class PlanStream:
         where = self.rows.shape.where
         while True:
             async with _same_table(tailer):
-                state = await self.log.snapshot(version, with_stats=where is not None, with_counts=True)
+                with_stats = where is not None and by_statistics
+                state = await self.log.snapshot(version, with_stats=with_stats, with_counts=True)
             planned = await self._snapshot_version(state, tailer, plan_snapshot)
             if planned is not None:
                 return planned if where is None else replace(planned, plan=prune(planned.plan, where, self.target))
@@ -192,7 +203,7 @@ class PlanStream:
         """
         times: list[int] = []
         remote = self.log.storage.remote
-        async with aclosing(self.log.stats_before(version, LOOK_BACK if remote else version)) as entries:
+        async with aclosing(self.log.stats_before(version, LOOK_BACK if remote else LOCAL_LOOK_BACK)) as entries:
             async for entry in entries:
                 times.append(file_time(entry.modified_ms))
                 # A remote log is listed in any case.

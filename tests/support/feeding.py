@@ -182,7 +182,7 @@ async def feed(
             stop.set()
 
     table = Table(DeltaLog(lake), TableFiles(lake, LocalStorage))
-    execution = Execution(table.files, workers=2, **({} if on_missing is None else {"on_missing": on_missing}))
+    execution = Execution(table.files, rows, workers=2, **({} if on_missing is None else {"on_missing": on_missing}))
     sink = await place.open()
     try:
         with table.tailer(clock) as tailer:

@@ -256,7 +256,7 @@ class StreamPlanner:
     async def _live(self, at: Position) -> Version:
         if self._snapshot is None or self._snapshot.plan.version != at.version:
             stream = self.table.stream(self.target.rows, self.target.schema)
-            self._snapshot = await stream.snapshot(at.version, await self._tail(at))
+            self._snapshot = await stream.snapshot(at.version, await self._tail(at), by_statistics=False)
         return self._snapshot
 
     async def _tail(self, at: Position) -> Tailer:

@@ -1,6 +1,7 @@
 """The feed: where it starts, what it delivers, and how it ends."""
 
 import asyncio
+import json
 import logging
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -28,6 +29,7 @@ from cdfd.model.position import Position
 from cdfd.plan import refining
 from cdfd.plan.row_options import RowOptions
 from cdfd.plan.shape.chosen import Chosen
+from cdfd.plan.shape.parser import parse_filter
 from cdfd.plan.shape.shape import Shape
 from tests.support.feeding import Crash, FilesPlace, MemoryPlace, Place, feed, ids, position
 from tests.support.lake import BEGINNING, Lake, checkpoint, entry_path, manual_clock, rows, table
@@ -229,6 +231,37 @@ class TestParts:
         assert stops == 4
         assert [row["id"] for row in place.rows()] == [row["id"] for row in other.rows()]
         assert [row["_change_ordinal"] for row in place.rows()] == [0, 1, 2, 3]
+
+    @pytest.mark.parametrize("appears", [True, False])
+    async def test_a_filtered_snapshot_has_the_same_parts_whatever_the_statistics(
+        self, place: Place, clock: ManualClock, lake: Lake, appears: bool
+    ) -> None:
+        """A checkpoint of its version may have no statistics, and appear, or be removed, while it is delivered."""
+        await table(lake, 12, clock)
+        for version in range(1, 12):
+            actions = list(map(json.loads, lake.bytes_of(entry_path(version)).splitlines()))
+            for action in actions:
+                if "add" in action:
+                    bounds = {"minValues": {"id": version}, "maxValues": {"id": version}}
+                    action["add"]["stats"] = json.dumps({"numRecords": 1, **bounds})
+            lake.replace(entry_path(version), "\n".join(map(json.dumps, actions)).encode())
+        name = f"_delta_log/{11:020}.checkpoint.parquet"
+        if not appears:
+            await checkpoint(lake, 11)
+        options: dict[str, Any] = {"shape": Shape(where=parse_filter("id IN (2, 5)")), "part_bytes": 1}
+        stop = asyncio.Event()
+
+        def stop_soon(event: str, about: Any) -> None:
+            if event == "committed" and about.part == 1:
+                stop.set()
+
+        await feed(lake, place, clock, stop=stop, hook=stop_soon, **options)
+        if appears:
+            await checkpoint(lake, 11)
+        else:
+            lake.forget(name)
+        await feed(lake, place, clock, 11, **options)
+        assert sorted(row["id"] for row in place.rows()) == [2, 5]
 
     async def test_a_position_that_the_version_does_not_have(
         self, place: Place, clock: ManualClock, lake: Lake
