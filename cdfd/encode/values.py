@@ -35,7 +35,7 @@ from cdfd.encode.cells.pieces import Column, gather, join, literal, nulls_of, pa
 from cdfd.encode.cells.times import days_of, microseconds
 from cdfd.encode.kinds import BYTES, HINT, LISTS, STRINGS, is_encoded
 from cdfd.errors import DataError, UnsupportedError
-from cdfd.runtime.arrays import array_of, scalar_of, to_numpy
+from cdfd.runtime.arrays import array_of, doubles, scalar_of, to_numpy
 
 _QUOTE = b'"'
 _NULL = b"null"
@@ -113,7 +113,7 @@ def in_mode(array: pa.Array, rules: Rules) -> pa.Array:
             values = values // 1_000 if rules.time == "connect" and types.is_timestamp(kind) else values
             return array_of(values, mask=nulls_of(array))
     if types.is_decimal(kind) and rules.decimal != "string":
-        return numbers.doubles(array) if rules.decimal == "double" else _with_nulls(unscaled_bytes(array), array)
+        return doubles(array) if rules.decimal == "double" else _with_nulls(unscaled_bytes(array), array)
     if rules.has_schema and isinstance(kind, pa.JsonType):
         return array.storage
     if types.is_floating(kind) and rules.no_number:

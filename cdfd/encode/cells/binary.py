@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from pyarrow import types
 
 from cdfd.encode.cells.native_rows import BYTES, FIXED, UNSCALED, VARINTS, Cells
-from cdfd.encode.cells.numbers import doubles, limbs, raw_values, without_gaps
+from cdfd.encode.cells.numbers import limbs, raw_values, without_gaps
 from cdfd.encode.cells.pieces import (
     Booleans,
     Cell,
@@ -35,6 +35,7 @@ from cdfd.encode.cells.times import days_of, microseconds
 from cdfd.encode.kinds import BYTES as BYTE_TYPES
 from cdfd.encode.kinds import CONNECT_TIMESTAMP, Kind
 from cdfd.runtime import native
+from cdfd.runtime.arrays import doubles
 
 
 def decode(array: pa.Array) -> pa.Array:

@@ -45,11 +45,6 @@ def raw_values(array: pa.Array, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
     return numbers_in(array.buffers()[1], dtype)[array.offset : array.offset + len(array)]
 
 
-def doubles(array: pa.Array) -> pa.Array:
-    """The nearest double of each decimal. Arrow's own conversion multiplies, and misses it for one of eight values with two digits."""
-    return array.cast(pa.string()).cast(pa.float64())
-
-
 def without_gaps(values: npt.NDArray[Any], nulls: Booleans | None) -> npt.NDArray[Any]:
     """The values with one that is in the column where it is null, so that no chance number widens its range."""
     return values if nulls is None else np.where(nulls, values[nulls.argmin()], values)

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cdfd.delta.types.arrow_types import arrow_type
-from cdfd.delta.types.datatypes import ByName, DataType, Primitive, StructType
+from cdfd.delta.types.datatypes import ByName, DataType, Decimal, Primitive, StructType
 from cdfd.delta.types.schema import TableSchema
 from cdfd.plan.shape.literals import (
     LONG,
@@ -51,7 +51,7 @@ from cdfd.plan.shape.predicate import (
     Predicate,
     Truth,
 )
-from cdfd.runtime.arrays import array_of, scalar_of, to_numpy
+from cdfd.runtime.arrays import array_of, doubles, scalar_of, to_numpy
 
 Evaluate: TypeAlias = Callable[[pa.RecordBatch], Any]
 """Computes an array, or a scalar that stands for all rows."""
@@ -202,8 +202,7 @@ class _Compiler:
                 raise self.predicate.error(what, right.at)
             return _call(_COMPARE[operator], one, another)
         if is_float(kind) or is_float(other_kind):
-            # Whole numbers above 2^53 are rounded, as in Spark.
-            return _floats(_cast(one, _DOUBLE, safe=False), operator, _cast(another, _DOUBLE, safe=False))
+            return _floats(_doubles(*typed), operator, _doubles(*other))
         kinds = arrow_type(kind), arrow_type(other_kind)
         scale = max(getattr(each, "scale", 0) for each in kinds)
         # Arrow casts whole numbers to decimals only if all their digits fit. One digit more than any column has: then casts need no check.
@@ -263,6 +262,11 @@ def _plain(column: Evaluate, kind: DataType) -> tuple[Evaluate, pa.DataType]:
     """A column as it is compared with literals, and its type there: all whole numbers are `LONG`."""
     whole = isinstance(kind, Primitive) and kind.name in WHOLE
     return (_cast(column, LONG), LONG) if whole else (column, arrow_type(kind))
+
+
+def _doubles(column: Evaluate, kind: DataType) -> Evaluate:
+    """A column of numbers as the nearest doubles: whole numbers above 2^53 are rounded, as in Spark."""
+    return _call(doubles, column) if isinstance(kind, Decimal) else _cast(column, _DOUBLE, safe=False)
 
 
 def _floats(left: Evaluate, operator: Operator, right: Evaluate) -> Evaluate:

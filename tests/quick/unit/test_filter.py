@@ -223,3 +223,14 @@ def test_whole_numbers_beyond_those_of_a_double_are_rounded_where_floats_are_com
     schema = TableSchema(from_arrow(rows.schema))
     assert kept("i = f", rows, schema) == "y-"
     assert kept("i < f", rows, schema) == "-y"
+
+
+@pytest.mark.parametrize("digits", [(10, 2), (38, 2), (38, 30)])
+def test_decimals_are_compared_with_floats_as_the_nearest_doubles(digits: tuple[int, int]) -> None:
+    """57 times 0.01 is 0.5700000000000001."""
+    numbers = [*(Decimal(number) / 100 for number in range(-1000, 1001)), None]
+    doubles = [None if number is None else float(number) for number in numbers]
+    rows = pa.record_batch({"d": pa.array(numbers, pa.decimal128(*digits)), "f": pa.array(doubles)})
+    schema = TableSchema(from_arrow(rows.schema))
+    assert kept("d = f", rows, schema) == "y" * 2001 + "-"
+    assert kept("f <> d OR f < d", rows, schema) == "-" * 2002
