@@ -8,6 +8,7 @@ NaN equals NaN, and is greater than all numbers. A column that a version does no
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Decimal as Number
@@ -128,6 +129,8 @@ def _any(*terms: Evaluate) -> Evaluate:
 _UNKNOWN = _constant(scalar_of(None, pa.bool_()))
 _TRUE, _FALSE = (_constant(scalar_of(truth, pa.bool_())) for truth in (True, False))
 _DOUBLE = pa.float64()
+_PATTERN_PART = re.compile(r"\\[%_\\]|[^\\]")
+_WILDCARDS = {"%": ".*", "_": "."}
 
 
 @dataclass(eq=False)
@@ -148,6 +151,7 @@ class _Compiler:
             case Membership(column, items):
                 return self._membership(column, items)
             case Like(column, pattern):
+                regex = self._regex(pattern)
                 typed = self._column(column)
                 if typed is None:
                     return _UNKNOWN
@@ -155,7 +159,7 @@ class _Compiler:
                 if kind != Primitive("string"):
                     what = f"column {'.'.join(column.path)!r:.100} is of type {kind!s:.80}; LIKE needs a string"
                     raise self.predicate.error(what, column.at)
-                return lambda rows: pc.match_like(values(rows), pattern.text)
+                return lambda rows: pc.match_substring_regex(values(rows), regex)
             case IsNull(column):
                 typed = self._column(column)
                 return _TRUE if typed is None else _call(pc.is_null, typed[0])
@@ -171,6 +175,14 @@ class _Compiler:
         if fields:
             return lambda rows: pc.struct_field(rows.column(name), fields), kind
         return lambda rows: rows.column(name), kind
+
+    def _regex(self, pattern: Literal) -> str:
+        """The regular expression of a pattern. Arrow's own kernel for patterns takes a backslash in several ways, by where `%` is."""
+        parts = _PATTERN_PART.findall(pattern.text)
+        if "".join(parts) != pattern.text:
+            what = "this pattern has a backslash that is not before %, _ or a backslash"
+            raise self.predicate.error(what, pattern.at, "Write two backslashes for one")
+        return r"(?s)\A" + "".join(_WILDCARDS.get(part) or re.escape(part[-1]) for part in parts) + r"\z"
 
     def _truth(self, operand: Operand) -> Evaluate:
         if isinstance(operand, Literal):

@@ -171,6 +171,8 @@ def test_errors_have_an_example_of_the_type(text: str, example: str) -> None:
         ("i IN (DATE 5)", 7, "a literal is expected"),
         ("i = 1 `AND` i = 2", 7, "AND, OR or the end is expected"),
         ("i = 1 'AND' i = 2", 7, "AND, OR or the end is expected"),
+        ("s LIKE '%\\b'", 8, "has a backslash that is not before"),
+        ("s LIKE '%\\\\\\'", 8, "has a backslash that is not before"),
         ("s LIKE s", 8, "a pattern in '...' is expected"),
         ("1 = 1", 1, "a comparison needs a column"),
         ("'a' IS NULL", 1, "a column is expected"),
@@ -216,6 +218,44 @@ def test_three_valued_logic(filter: tuple[str, Any], rows: list[Values]) -> None
     batch = pa.RecordBatch.from_pylist(rows, NUMBERS)
     actual = compile_filter(parse_filter(text), TableSchema(from_arrow(NUMBERS)))(batch)
     assert actual.tolist() == [truth(row) is True for row in rows]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "matches"),
+    [
+        ("", [""]),
+        (r"\\", ["\\"]),
+        (r"a\\b", ["a\\b"]),
+        (r"%\\b", ["a\\b"]),
+        (r"%\\", ["\\", "a\\"]),
+        (r"_\\%", ["a\\", "a\\b"]),
+        (r"%\\%", ["\\", "a\\", "a\\b"]),
+        (r"\%%", ["%", "%_"]),
+        (r"%\_", ["%_"]),
+        (r"%\%\_%", ["%_"]),
+        ("a%b", ["ab", "a\\b", "a\nb"]),
+        ("a_b", ["a\\b", "a\nb"]),
+        ("a%", ["ab", "a\\", "a\\b", "a\n", "a\nb"]),
+        ("%\n%", ["a\n", "a\nb"]),
+        ("a_", ["ab", "a\\", "a\n"]),
+        ("_", ["\\", "%", "\U0001f600"]),
+    ],
+)
+def test_texts_that_a_pattern_matches(pattern: str, matches: list[str]) -> None:
+    texts = ["", "ab", "\\", "a\\", "a\\b", "%", "%_", "a\n", "a\nb", "\U0001f600"]
+    rows = pa.record_batch({"s": pa.array([*texts, None])})
+    wanted = "".join("y" if text in matches else "-" for text in texts)
+    assert kept(f"s LIKE '{pattern}'", rows, TableSchema(from_arrow(rows.schema))) == wanted + "-"
+
+
+def test_other_characters_of_a_pattern_match_themselves() -> None:
+    characters = [chr(code) for code in range(256) if chr(code) not in "%_\\"]
+    rows = pa.record_batch({"s": pa.array(characters)})
+    schema = TableSchema(from_arrow(rows.schema))
+    for place, character in enumerate(characters):
+        quoted = character.replace("'", "''")
+        assert kept(f"s LIKE '{quoted}'", rows, schema).find("y") == place
+        assert kept(f"s LIKE '%{quoted}%'", rows, schema).count("y") == 1
 
 
 def test_whole_numbers_beyond_those_of_a_double_are_rounded_where_floats_are_compared() -> None:
