@@ -12,8 +12,11 @@ LONGEST_LINE = 2000
 """Longest line for people, in characters."""
 
 
+UNICODE_HINT = "Write it in UTF-8, without halves of surrogate pairs"
+
+
 def is_unicode(text: str) -> bool:
-    """Whether a text has no lone surrogates, which escapes in JSON and YAML can create. It has no UTF-8 then."""
+    """Whether a text has no lone surrogates, which escapes in JSON and YAML and arguments of a command can create. It has no UTF-8 then."""
     return text.isascii() or not any("\ud800" <= character <= "\udfff" for character in text)
 
 

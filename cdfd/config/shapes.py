@@ -9,6 +9,7 @@ from typing import Any
 from cdfd.config.mounted import read_secret
 from cdfd.config.values import Secret
 from cdfd.errors import ConfigError
+from cdfd.escaping import UNICODE_HINT, is_unicode
 from cdfd.plan.shape.chosen import Chosen
 from cdfd.plan.shape.masks import METHODS, Mask, Method
 from cdfd.plan.shape.parser import parse_filter
@@ -31,8 +32,12 @@ def shape_of(
     """
     if where is not None and not isinstance(where, str):
         raise ConfigError(f"where is {where!r:.100}", hint="Give a filter as text, such as \"region = 'de'\"")
-    if mask is not None and not isinstance(mask, Mapping):
-        raise ConfigError("mask is not a mapping", hint='Give masks by column, such as {"email": "nullify"}')
+    if mask is not None and not (isinstance(mask, Mapping) and all(isinstance(name, str) for name in mask)):
+        raise ConfigError("mask is not a mapping of names", hint='Give masks by column, such as {"email": "nullify"}')
+    if not isinstance(exclude_change_types, Iterable):
+        raise ConfigError(
+            f"exclude_change_types is {exclude_change_types!r:.100}", hint='Give types, such as ["delete"]'
+        )
     excluded = (exclude_change_types,) if isinstance(exclude_change_types, str) else tuple(exclude_change_types)
     chosen = None
     if columns is not None:
@@ -80,7 +85,10 @@ def mask_of(column: str, entry: object) -> Mask:
             except ValueError as error:
                 raise ConfigError(f"the key {str(entry['hmac_key_file'])!r:.200}: {error}") from None
         key = key.reveal() if isinstance(key, Secret) else key
-        key = key.encode() if isinstance(key, str) else key
+        if isinstance(key, str):
+            if not is_unicode(key):
+                raise ConfigError("the key is not Unicode text", hint=UNICODE_HINT)
+            key = key.encode()
         right: list[bool] = [
             value is None or isinstance(value, str),
             length is None or (isinstance(length, int) and not isinstance(length, bool)),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing, closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import cache
@@ -72,6 +72,10 @@ class Table:
         if storage_options is not None and not isinstance(storage_options, Mapping):
             raise ConfigError(f"storage_options is of type {type(storage_options).__name__}", hint="Give a mapping")
         roots = (allowed_roots,) if isinstance(allowed_roots, str | os.PathLike) else allowed_roots
+        if not isinstance(roots, Iterable):
+            raise ConfigError(f"allowed_roots is {roots!r:.100}", hint='Give paths or URIs, such as ["/data/lake"]')
+        if max_log_line is not None and not isinstance(max_log_line, int):
+            raise ConfigError(f"max_log_line is {max_log_line!r:.100}", hint="Give a number of bytes")
         allowed = tuple(map(_text, roots))
         places_of: object = path_prefixes or {}
         if not isinstance(places_of, Mapping) or not all(isinstance(prefix, str) and prefix for prefix in places_of):

@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from cdfd.delta.types import values
 from cdfd.delta.types.datatypes import Decimal, Primitive, StructField
 from cdfd.errors import ConfigError, LogError
+from cdfd.escaping import UNICODE_HINT, is_unicode
 from cdfd.runtime.arrays import array_of, scalar_of
 
 Method = Literal["nullify", "constant", "truncate", "hmac_sha256"]
@@ -68,8 +69,10 @@ class Mask:
                 raise ConfigError(f"the mask {method} needs {needs[method]}")
             if method != self.method and value is not None:
                 raise ConfigError(f"the mask {self.method} takes no {needs[method].removeprefix('a ')}")
-        if self.length is not None and self.length < 0:
-            raise ConfigError("the length of a mask is negative")
+        if self.value is not None and not is_unicode(self.value):
+            raise ConfigError("the constant of a mask is not Unicode text", hint=UNICODE_HINT)
+        if self.length is not None and not 0 <= self.length < 1 << 63:
+            raise ConfigError("the length of a mask is negative, or has more than 63 bits")
         if self.key is not None and len(self.key) < SHORTEST_KEY:
             raise ConfigError(f"the key of a mask has fewer than {SHORTEST_KEY} bytes", hint="Use a longer one")
 

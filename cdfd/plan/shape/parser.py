@@ -18,6 +18,7 @@ from functools import lru_cache
 from typing import Final, NamedTuple, NoReturn
 
 from cdfd.errors import ConfigError
+from cdfd.escaping import UNICODE_HINT, is_unicode
 from cdfd.plan.shape.predicate import (
     NUMBER,
     And,
@@ -84,6 +85,8 @@ def parse_filter(text: str) -> Predicate:
     """
     if len(text) > MOST_CHARACTERS:
         raise ConfigError(f"the filter has {len(text)} characters; at most {MOST_CHARACTERS} are allowed")
+    if not is_unicode(text):
+        raise ConfigError("the filter is not Unicode text", hint=UNICODE_HINT)
     return Predicate(text, _Parser(text).whole())
 
 

@@ -9,6 +9,7 @@ from cdfd.delta.types.datatypes import ByName, StructField, StructType
 from cdfd.delta.types.schema import TableSchema
 from cdfd.delta.types.schema_change import compare
 from cdfd.errors import ConfigError, MissingColumnError
+from cdfd.escaping import UNICODE_HINT, is_unicode
 from cdfd.model.columns import CHANGE_NAMES, CHANGE_TYPES
 from cdfd.plan.shape.chosen import Chosen
 from cdfd.plan.shape.compiler import check_filter
@@ -37,6 +38,11 @@ class Shape:
             raise ConfigError("two columns are published by the same name", hint="Correct `columns`")
         if self.columns is not None and (taken := {each.published for each in self.columns}.intersection(CHANGE_NAMES)):
             raise ConfigError(f"a column cannot be published as {min(taken)}, the name of a change column")
+        for column in self.columns or ():
+            if not is_unicode(column.published):
+                raise ConfigError(
+                    f"the name {column.published!r:.100} of a column is not Unicode text", hint=UNICODE_HINT
+                )
         if len({name.lower() for name, _ in self.masks}) < len(self.masks):
             raise ConfigError("a column has two masks")
         kinds = CHANGE_TYPES.to_pylist()

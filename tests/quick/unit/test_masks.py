@@ -35,6 +35,8 @@ def test_only_nulls_make_a_column_nullable_and_only_hashes_change_its_type(
         ("constant", {}, "the mask constant needs a value"),
         ("truncate", {"length": 1, "key": KEY}, "the mask truncate takes no key"),
         ("truncate", {"length": -1}, "the length of a mask is negative"),
+        ("truncate", {"length": 2**63}, "has more than 63 bits"),
+        ("constant", {"value": "\udcff"}, "is not Unicode text"),
         ("hmac_sha256", {"key": KEY[1:]}, "the key of a mask has fewer than 16 bytes"),
     ],
 )
