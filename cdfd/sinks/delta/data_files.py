@@ -200,9 +200,15 @@ class DataFiles:
             for name in self._partition_by:
                 value = grouped.column(name)[group]
                 text = values.serialize(value)
-                # The empty string has the text of null, except where nothing can be null.
-                is_empty = text is None and value.is_valid and not self._schema.field(name).nullable
-                key.append("" if is_empty else text)
+                if text is None and value.is_valid:
+                    # The empty string has the text of null, except where nothing can be null.
+                    if self._schema.field(name).nullable:
+                        raise DataError(
+                            f"a row has the empty string in column {name!r:.200}, by which the target is partitioned: Delta would store null",
+                            hint="Filter such rows with `where`, or make a new target that is partitioned by another column",
+                        )
+                    text = ""
+                key.append(text)
             yield tuple(key), stored.take(grouped.column("_list")[group].values)
 
 

@@ -13,12 +13,12 @@ import pytest
 from deltalake import DeltaTable
 
 from cdfd.delta.types.arrow_types import from_arrow
-from cdfd.errors import SinkError, StorageError
+from cdfd.errors import DataError, SinkError, StorageError
 from cdfd.model.position import Position
 from cdfd.runtime.clock import SystemClock
 from cdfd.scan.parquet.writer import DataFileWriter
 from cdfd.sinks.delta import data_files
-from cdfd.sinks.delta.columns import columns_of_new
+from cdfd.sinks.delta.columns import Columns, columns_of_new
 from cdfd.sinks.delta.data_files import DataFiles
 from cdfd.sinks.delta.sink import DeltaDelivery, DeltaSink
 from cdfd.sinks.delta.target import Layout, Target
@@ -68,6 +68,22 @@ def test_the_rows_alone_decide_the_files(monkeypatch: pytest.MonkeyPatch, days: 
     assert len(one) >= days
     rows = [number for *_, data in one for number in pq.read_table(pa.BufferReader(data))["n"].to_pylist()]
     assert sorted(rows) == list(range(sum(batch.num_rows for batch in lots)))
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.binary()])
+def test_an_empty_string_is_no_partition_value(kind: pa.DataType) -> None:
+    """Its text in the log is that of null, unless the column cannot have a null."""
+
+    def partitions(partition_by: str, *, nullable: bool) -> list[object]:
+        schema = pa.schema([pa.field("n", pa.int64()), pa.field("day", kind, nullable)])
+        files = DataFiles(Columns(from_arrow(schema), (partition_by,)), schema, "snappy", 1 << 20)
+        rows = pa.record_batch([[1, 2], pa.array(["a", ""], kind)], schema=schema)
+        return [file.partition for file, _ in [*files.write(rows), *files.finish()]]
+
+    with pytest.raises(DataError, match="the empty string in column 'day', by which the target is partitioned"):
+        partitions("day", nullable=True)
+    assert partitions("n", nullable=True) == [("1",), ("2",)]
+    assert partitions("day", nullable=False) == [("a",), ("",)]
 
 
 async def open_sink(storage: Storage, file_bytes: int) -> DeltaSink:
