@@ -92,6 +92,7 @@ def test_wheel_of_cdfd_is_for_all_platforms_and_needs_cdfd_native(wheels: Path) 
     assert wheel.name.endswith("-py3-none-any.whl")
     assert libraries(wheel) == []
     with zipfile.ZipFile(wheel) as archive:
+        assert "cdfd/py.typed" in archive.namelist()
         assert not [name for name in archive.namelist() if name.startswith(("native/", "tests/"))]
         metadata = Parser().parsestr(archive.read(f"cdfd-{__version__}.dist-info/METADATA").decode())
     assert f"cdfd-native=={__version__}" in metadata.get_all("Requires-Dist", [])
