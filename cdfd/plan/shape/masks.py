@@ -9,6 +9,7 @@ from __future__ import annotations
 import hmac
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from decimal import Decimal as Number
 from functools import lru_cache
 from typing import Any, Final, Literal, TypeAlias, get_args
 
@@ -128,11 +129,20 @@ class Mask:
     def _hash(self, array: Any) -> Any:
         assert self.key is not None
         encoded = array.dictionary_encode()
-        plain = encoded.dictionary
-        texts = plain if pa.types.is_binary(plain.type) else plain.cast(pa.string()).cast(pa.binary())
         # A Python object for each distinct value, and not for each row.
-        digests = [None if text is None else _digest(self.key, text) for text in texts.to_pylist()]
+        digests = [None if text is None else _digest(self.key, text) for text in _texts(encoded.dictionary)]
         return pc.take(array_of(digests, pa.string()), encoded.indices)
+
+
+def _texts(array: Any) -> list[bytes | None]:
+    """Bytes as they are, and other values as text."""
+    texts = array if pa.types.is_binary(array.type) else array.cast(pa.string()).cast(pa.binary())
+    if not pa.types.is_decimal(array.type):
+        return list(texts.to_pylist())
+    # Arrow prints decimals below a millionth with an exponent.
+    return [
+        format(Number(text.decode()), "f").encode() if text and b"E" in text else text for text in texts.to_pylist()
+    ]
 
 
 @lru_cache(maxsize=1 << 16)

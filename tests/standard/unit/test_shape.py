@@ -10,6 +10,7 @@ import random
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -206,6 +207,7 @@ MASKED = pa.record_batch(
         "s": pa.array(["größe", "a", None, "a"]),
         "x": pa.array([b"\xff\x00\x01", b"", None, b""], pa.binary()),
         "i": pa.array([1, -2, None, 1], pa.int32()),
+        "d": pa.array([Decimal(0), Decimal("-2.5E-9"), None, Decimal("12.5")], pa.decimal128(38, 10)),
         "l": pa.array([[1], [], None, [1]], pa.list_(pa.int64())),
         "f": pa.array([1.5, 2, None, 1], pa.float64()),
     }
@@ -235,6 +237,7 @@ def test_masks() -> None:
     assert masked("s", hashed) == [digest("größe".encode()), digest(b"a"), None, digest(b"a")]
     assert masked("x", hashed) == [digest(b"\xff\x00\x01"), digest(b""), None, digest(b"")]
     assert masked("i", hashed) == [digest(b"1"), digest(b"-2"), None, digest(b"1")]
+    assert masked("d", hashed) == [digest(b"0.0000000000"), digest(b"-0.0000000025"), None, digest(b"12.5000000000")]
 
 
 @pytest.mark.parametrize(
