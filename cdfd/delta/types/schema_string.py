@@ -25,10 +25,10 @@ from cdfd.delta.types.datatypes import (
     StructField,
     StructType,
 )
-from cdfd.errors import LogError
+from cdfd.errors import LogError, UnsupportedError
 
-MAX_DEPTH = 80
-"""Deepest nesting of types; a struct takes three levels of JSON, and orjson writes 254 of them."""
+MAX_DEPTH = 63
+"""Deepest nesting of types, as Parquet has them: an array or a map has two levels. Arrow's libraries pass no more to each other."""
 
 _PRIMITIVES: dict[str, DataType] = {name: Primitive(name) for name in get_args(PrimitiveName)}
 _SPELLINGS: dict[str, DataType] = {
@@ -57,7 +57,8 @@ def parse(schema_string: str) -> StructType:
 
     Raises:
         LogError: not JSON, not a struct, missing or mistyped keys, an unknown type, a decimal out of range, two columns
-            of one struct whose names differ at most in case, nesting deeper than `MAX_DEPTH`.
+            of one struct whose names differ at most in case.
+        UnsupportedError: nesting deeper than `MAX_DEPTH`.
     """
     try:
         document = orjson.loads(schema_string)
@@ -91,8 +92,9 @@ def _error(path: _Path, what: str) -> LogError:
 
 
 def _type(document: object, path: _Path) -> DataType:
-    if len(path) > MAX_DEPTH:
-        raise LogError(f"the schema is nested deeper than {MAX_DEPTH} levels", hint=_HINT)
+    if len(path) > MAX_DEPTH:  # the path is Parquet's
+        what = f"the schema is nested deeper than {MAX_DEPTH} levels, of which an array or a map has two"
+        raise UnsupportedError(what, hint="Store deep columns as JSON text")
     if isinstance(document, str):
         return _named_type(document, path)
     if not isinstance(document, dict):
@@ -103,13 +105,13 @@ def _type(document: object, path: _Path) -> DataType:
         case "array":
             if "elementType" not in document:
                 raise _error(path, "an array needs `elementType`")
-            element = _type(document["elementType"], (*path, "element"))
+            element = _type(document["elementType"], (*path, "list", "element"))
             return ArrayType(element, _flag(document, "containsNull", path))
         case "map":
             if "keyType" not in document or "valueType" not in document:
                 raise _error(path, "a map needs `keyType` and `valueType`")
-            key = _type(document["keyType"], (*path, "key"))
-            value = _type(document["valueType"], (*path, "value"))
+            key = _type(document["keyType"], (*path, "key_value", "key"))
+            value = _type(document["valueType"], (*path, "key_value", "value"))
             return MapType(key, value, _flag(document, "valueContainsNull", path))
         case "udt":
             if "sqlType" not in document:

@@ -34,7 +34,6 @@ from pyspark.sql.types import (
 )
 
 from cdfd.delta.types.datatypes import MAX_PRECISION
-from cdfd.delta.types.schema_string import MAX_DEPTH
 from cdfd.errors import DataError, SchemaChangedError
 from cdfd.spark.records.envelope import IMAGE, change_cells, explode, image_type, images_of
 from cdfd.spark.records.records import (
@@ -50,6 +49,7 @@ from cdfd.spark.records.records import (
 )
 
 _FRAME: Final = 5
+_MAX_DEPTH: Final = 80
 _WRONG: Final = "its value is not in Avro, as its schema has it"
 _PRIMITIVES: Final[Mapping[str, DataType]] = {
     "boolean": BooleanType(),
@@ -179,8 +179,8 @@ def record_node(text: str) -> dict[str, Any]:
 
 def _check(node: Any, depth: int) -> None:
     """Refuse a schema without required attributes (Avro, "Schema Declaration"), at any depth."""
-    if depth > MAX_DEPTH:
-        raise DataError(f"the registry has a schema that is nested deeper than {MAX_DEPTH} levels")
+    if depth > _MAX_DEPTH:
+        raise DataError(f"the registry has a schema that is nested deeper than {_MAX_DEPTH} levels")
     below: list[Any] = []
     match node:
         case str() if node not in ("record", "array", "map"):

@@ -20,7 +20,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cdfd.errors import CdfdError
+from cdfd.delta.types.arrow_types import from_arrow
+from cdfd.delta.types.schema_string import MAX_DEPTH, parse, serialize
+from cdfd.errors import CdfdError, UnsupportedError
 from cdfd.runtime import native
 from cdfd.scan.parquet import reader
 from tests.support import parquet_bytes
@@ -46,6 +48,31 @@ SCALARS: dict[pa.DataType, st.SearchStrategy[Any]] = {
     pa.decimal128(9, 2): st.decimals(-9999999, 9999999, places=2),
     pa.decimal128(38, 5): st.decimals(Decimal(-(10**32)), Decimal(10**32), places=5),
 }
+
+
+@pytest.mark.parametrize(
+    ("levels", "kind_of", "value_of"),
+    [
+        (1, lambda kind: pa.struct([("x", kind)]), lambda value: {"x": value}),
+        (2, lambda kind: pa.list_(pa.field("element", kind)), lambda value: [value]),
+        (2, lambda kind: pa.map_(pa.string(), kind), lambda value: [("x", value)]),
+    ],
+)
+def test_the_deepest_column_that_a_schema_can_have_is_read(levels: int, kind_of: Any, value_of: Any) -> None:
+    kind, value = pa.int64(), 1
+    for _ in range((MAX_DEPTH - 1) // levels):
+        kind, value = kind_of(kind), value_of(value)
+    deepest = pa.table({"x": pa.array([value, None], kind)})
+    parse(serialize(from_arrow(deepest.schema)))
+    file = io.BytesIO()
+    pq.write_table(deepest, file)
+    with reader.open_parquet(pa.BufferReader(file.getvalue())) as parquet_file:
+        assert pa.Table.from_batches(parquet_file.batches(["x"], rows=2)).to_pylist() == deepest.to_pylist()
+    deeper = from_arrow(pa.schema({"x": kind_of(kind)}))
+    with pytest.raises(UnsupportedError, match=f"deeper than {MAX_DEPTH} levels"):
+        parse(serialize(deeper))
+
+
 KINDS = st.recursive(
     st.sampled_from(list(SCALARS)),
     lambda kind: st.one_of(
