@@ -6,6 +6,7 @@ not if it is unknown. A condition outside of that grammar makes the target one t
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 import numpy as np
@@ -22,6 +23,9 @@ from cdfd.plan.shape.parser import parse_filter
 Conditions = Sequence[tuple[str, str]]
 """(name for messages, SQL)."""
 
+_ESCAPE = re.compile(r"\\(?![%_])")
+r"""A backslash that Spark does not keep as it is, unlike that of `\%` and `\_`."""
+
 
 def check_conditions(conditions: Conditions, struct: StructType) -> None:
     """Returns if all conditions can be evaluated.
@@ -31,6 +35,8 @@ def check_conditions(conditions: Conditions, struct: StructType) -> None:
     """
     for name, text in conditions:
         try:
+            if _ESCAPE.search(text):
+                raise ConfigError("it has a backslash, which is an escape in texts of Spark")
             check_filter(parse_filter(text), TableSchema(struct))
         except ConfigError as error:
             raise UnsupportedError(

@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -33,6 +34,7 @@ from cdfd.sinks.base import Delivery
 from cdfd.sinks.configured import connector
 from cdfd.sinks.delta import parts
 from cdfd.sinks.delta.compactor import Compaction
+from cdfd.sinks.delta.conditions import check_conditions
 from cdfd.sinks.delta.data_files import DataFiles
 from cdfd.sinks.delta.sink import DeltaSink
 from cdfd.sinks.delta.target import Layout, Target
@@ -564,6 +566,16 @@ class TestRefused:
         with pytest.raises(SinkError, match="the CHECK constraint 'odd' cannot be checked"):
             await open_sink(LocalStorage(tmp_path / "t"), owner=7)
         assert rows_in(tmp_path / "t", "n") == [{"n": 0}, {"n": 1}]
+
+    @pytest.mark.parametrize(
+        ("condition", "is_checked"),
+        [(r"s <> 'a\\b'", False), (r"s NOT LIKE 'a\\%'", False), (r"s NOT LIKE '\%\_'", True)],
+    )
+    def test_a_condition_with_an_escape_of_spark(self, condition: str, is_checked: bool) -> None:
+        """`where` has no escapes in texts, and those of patterns alone."""
+        struct = from_arrow(pa.schema({"s": pa.string()}))
+        with nullcontext() if is_checked else pytest.raises(UnsupportedError, match="it has a backslash"):
+            check_conditions([("the CHECK constraint 'c'", condition)], struct)
 
     async def test_a_target_that_is_deleted(self, tmp_path: Path) -> None:
         sink = await open_sink(LocalStorage(tmp_path / "t"))
