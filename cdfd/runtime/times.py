@@ -1,6 +1,7 @@
-"""Durations and moments for people."""
+"""Durations and moments for people, and moments of HTTP."""
 
 from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -24,3 +25,13 @@ def iso(milliseconds: float) -> str:
     """
     moment = _EPOCH + timedelta(milliseconds=milliseconds)
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def of_http(text: str) -> datetime | None:
+    """The time in a header of HTTP, in UTC. None if it is not a time, or one that Python does not have."""
+    try:
+        moment = parsedate_to_datetime(text)
+        # Without a zone it is UTC, too.
+        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).astimezone(UTC)
+    except (ValueError, IndexError, OverflowError):
+        return None

@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from typing import Any
 
 import aiohttp
@@ -21,6 +20,7 @@ from cdfd.catalogs.uc.options import UnityOptions
 from cdfd.catalogs.uc.tokens import Tokens, read_body
 from cdfd.errors import StorageError
 from cdfd.escaping import one_line
+from cdfd.runtime import times
 from cdfd.storage.s3.loop import RequestLoop
 
 CONNECTIONS = 16
@@ -212,8 +212,6 @@ def _retry_after(headers: Mapping[str, str]) -> float:
     text = headers.get("Retry-After", "")
     if text.isascii() and text.isdigit() and len(text) < 10:
         return min(float(text), MAX_RETRY_AFTER)
-    try:
-        moment = parsedate_to_datetime(text)
-    except (ValueError, IndexError):
-        return 0.0
-    return min(max((moment.astimezone(UTC) - datetime.now(UTC)).total_seconds(), 0.0), MAX_RETRY_AFTER)
+    moment = times.of_http(text)
+    seconds = 0.0 if moment is None else (moment - datetime.now(UTC)).total_seconds()
+    return min(max(seconds, 0.0), MAX_RETRY_AFTER)

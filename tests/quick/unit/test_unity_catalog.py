@@ -133,6 +133,21 @@ class TestFaults:
         assert rows(server) == [1]
         assert server.count(LOAD) == 2
 
+    @pytest.mark.parametrize(
+        "delay",
+        [
+            "Mon, 01 Jan 2024 00:00:00 +99999999999999999999",
+            "Fri, 31 Dec 9999 23:59:59 -2359",
+            "Mon, 01 Jan 99999999999999999999 00:00:00 +0000",
+            "Mon, 01 Jan 2024 00:00:00 -0000",
+            "soon",
+        ],
+    )
+    def test_delay_that_is_no_time_is_not_obeyed(self, server: UnityServer, table: ManagedTable, delay: str) -> None:
+        server.faults.append(Fault(LOAD, status=503, headers={"Retry-After": delay}))
+        assert rows(server) == [1]
+        assert server.count(LOAD) == 2
+
     def test_delay_of_429_is_obeyed_by_all_tables(self, server: UnityServer, table: ManagedTable) -> None:
         async def two(catalog: UnityCatalog) -> float:
             await catalog.load(NAME)
