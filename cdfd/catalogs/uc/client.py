@@ -195,9 +195,9 @@ class UnityClient:
         # The error of the Delta REST API is below `error`, that of the older one at the top.
         fields = document.get("error", document) if isinstance(document, dict) else {}
         fields = fields if isinstance(fields, dict) else {}
-        kind, message = fields.get("type", fields.get("error_code")), fields.get("message")
-        shown = one_line(self._tokens.redact(message), 300) if isinstance(message, str) else ""
-        answer = Answer(status, kind if isinstance(kind, str) and kind.isidentifier() else "", shown)
+        texts = fields.get("type", fields.get("error_code")), fields.get("message")
+        kind, message = (self._tokens.redact(text) if isinstance(text, str) else "" for text in texts)
+        answer = Answer(status, kind if kind.isidentifier() else "", one_line(message, 300))
         hint = "Check the token, or the secret of the OAuth client" if status == 401 else None
         error = StorageError(
             f"the catalog {self.options.host} refuses {request}: {answer}",

@@ -204,6 +204,12 @@ class TestFaults:
         assert TOKEN not in str(caught.value)
         assert "\x1b" not in str(caught.value)
 
+    def test_type_of_an_error_is_not_the_token(self, server: UnityServer, table: ManagedTable) -> None:
+        server.token = token = "dapi0123456789secret"
+        server.faults.append(Fault(LOAD, status=400, body=json.dumps({"error": {"type": token, "message": "no"}})))
+        with pytest.raises(StorageError, match=r"tables/orders: 400: no \(table"):
+            rows(server, token=token)
+
     def test_unknown_table_is_no_table(self, server: UnityServer, table: ManagedTable) -> None:
         with pytest.raises(NotATableError, match=r"has no table main\.sales\.nothing: 404 NoSuchTableException"):
             cdfd.changes("uc://main.sales.nothing", storage_options={"endpoint": server.url})
