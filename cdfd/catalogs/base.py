@@ -82,7 +82,7 @@ class Credential:
 
     Attributes:
         prefix: URI of the folder that it is for.
-        config: the credential, by the keys of Unity Catalog's API: `s3.access-key-id` and so on. Empty: the store needs none.
+        config: the credential, by the keys of Unity Catalog's API: `s3.access-key-id` and so on. Empty for a folder of this machine.
         ends_ms: when it ends, in ms since the Unix epoch; None if it does not.
     """
 

@@ -11,7 +11,9 @@ from cdfd.catalogs.base import CatalogTable
 from cdfd.catalogs.ratified import RatifiedLog
 from cdfd.catalogs.vending import VendedKeys, Vendor
 from cdfd.errors import CdfdError, NotATableError, StorageError, TableChangedError
+from cdfd.runtime.registry import CATALOGS
 from cdfd.storage.base import Storage
+from cdfd.storage.credentials import SOURCE
 from cdfd.storage.location import is_local, open_table
 from cdfd.storage.s3.loop import request_loop
 
@@ -117,10 +119,16 @@ class TableResolver:
                     hint="If you trust the catalog with all files that cdfd may read, set `local_locations: true`",
                 )
             return open_table(location)
+        if location.partition("://")[0].lower() in CATALOGS:
+            raise StorageError(
+                f"the catalog says that the table is in another catalog, at {location}",
+                hint="cdfd would ask that one with credentials of its own. Name the table as the other catalog does",
+            )
         options = dict(self.catalog.store_options(location))
-        if self.catalog.vends:
-            keys = VendedKeys(self._vendor, self._name, table.table_id, location)
-            # Refused here, with the name of the missing grant, and not with the first file.
-            await keys.config()
-            options["credential_source"] = keys
-        return open_table(location, options)
+        if not self.catalog.vends:
+            return open_table(location, options)
+        keys = VendedKeys(self._vendor, self._name, table.table_id, location)
+        store = open_table(location, options | {SOURCE: keys})
+        # Refused here, with the name of the missing grant, and not with the first file.
+        await keys.config()
+        return store

@@ -21,6 +21,12 @@ MARGIN_SHARE = 0.2
 """The same as a share of its life."""
 MIN_LIFE_SECONDS = 5.0
 """A credential that ends sooner is not used any more."""
+_KEYS = {
+    "s3": ("s3.access-key-id", "s3.secret-access-key"),
+    **dict.fromkeys(("gs", "gcs"), ("gcs.oauth-token",)),
+    **dict.fromkeys(("abfs", "abfss", "az"), ("azure.sas-token",)),
+}
+"""Keys that a credential needs, by the scheme of its location. Without them, a store would use those of this machine."""
 
 
 class Vendor:
@@ -136,23 +142,24 @@ class VendedKeys:
         self._location = location
 
     async def config(self) -> Mapping[str, str]:
-        """The credential as the catalog's API has it, renewed if it ends soon."""
-        return (await self._vendor.credential(self._name, self._table_id, self._location)).config
-
-    async def keys(self) -> Keys:
-        """The credential as keys of S3.
+        """The credential as the catalog's API has it, renewed if it ends soon.
 
         Raises:
-            StorageError: the catalog has none, or those of another kind of store.
+            StorageError: the catalog has none, or that of another kind of store.
         """
-        config = await self.config()
-        try:
-            return Keys(config["s3.access-key-id"], config["s3.secret-access-key"], config.get("s3.session-token"))
-        except KeyError:
+        config = (await self._vendor.credential(self._name, self._table_id, self._location)).config
+        needed = _KEYS.get(canonical(self._location).partition("://")[0])
+        if needed is None or not all(config.get(key) for key in needed):
             raise StorageError(
-                f"the catalog vends no keys of S3 for {self._location}",
-                hint="Set `credentials: own` to use those of `storage.s3` or of the environment",
-            ) from None
+                f"the catalog vends no keys for {self._location}",
+                hint="To use cdfd's own for locations that the catalog chooses, set `credentials: own`",
+            )
+        return config
+
+    async def keys(self) -> Keys:
+        """The credential as keys of S3. Raises what `config` does."""
+        config = await self.config()
+        return Keys(config["s3.access-key-id"], config["s3.secret-access-key"], config.get("s3.session-token"))
 
     def expire(self) -> None:
         """The store refused the credential: the next request asks for a new one."""

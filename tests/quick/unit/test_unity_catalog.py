@@ -10,7 +10,9 @@ from collections.abc import Awaitable, Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
+import fsspec
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -224,6 +226,41 @@ class TestFaults:
     def test_location_on_this_machine_needs_trust(self, server: UnityServer, table: ManagedTable) -> None:
         with pytest.raises(StorageError, match="says that the table is on this machine"):
             rows(server, local_locations="false")
+
+    @pytest.mark.parametrize("location", ["glue://private.salaries", "UC://main.private.salaries"])
+    @pytest.mark.parametrize("credentials", ["vended", "own"])
+    def test_location_in_another_catalog_is_refused(self, server: UnityServer, location: str, credentials: str) -> None:
+        server.add_table(NAME, location)
+        server.credentials = lambda table: [{"prefix": location, "config": {"s3.access-key-id": "a"}}]
+        with pytest.raises(StorageError, match="is in another catalog, at") as caught:
+            rows(server, credentials=credentials)
+        assert caught.value.table == f"uc://{NAME}"
+
+    @pytest.mark.parametrize(
+        ("location", "config"),
+        [
+            ("gs://private/salaries", {}),
+            ("gs://private/salaries", {"azure.sas-token": "sig"}),
+            ("abfss://private@shop.dfs.core.windows.net/salaries", {"azure.sas-token": ""}),
+            ("s3://private/salaries", {"s3.access-key-id": "a"}),
+        ],
+    )
+    def test_location_without_vended_keys_is_refused(
+        self, server: UnityServer, location: str, config: dict[str, str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A store without them would be opened with the keys of this machine."""
+        monkeypatch.setattr(fsspec, "get_filesystem_class", lambda scheme: MemoryFileSystem)
+        server.add_table(NAME, location)
+        server.credentials = lambda table: [{"prefix": location, "config": config}]
+        with pytest.raises(StorageError, match=f"vends no keys for {location}.*set `credentials: own`") as caught:
+            rows(server)
+        assert caught.value.table == f"uc://{NAME}"
+
+    def test_location_in_no_store_is_refused(self, server: UnityServer) -> None:
+        server.add_table(NAME, "wasbs://private/salaries")
+        server.credentials = lambda table: [{"prefix": table.location, "config": {"azure.sas-token": "sig"}}]
+        with pytest.raises(UnsupportedError, match="no storage for wasbs:// locations"):
+            rows(server)
 
     @pytest.mark.parametrize("location", ["file:///tmp/../etc", "s3://b/../c", "", "s3://b\n/c", 7, None])
     def test_location_that_is_none_is_refused(self, server: UnityServer, table: ManagedTable, location: object) -> None:

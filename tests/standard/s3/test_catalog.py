@@ -198,7 +198,7 @@ class TestVended:
         server.credentials = lambda requested: [
             {"prefix": requested.location, "config": {"azure.sas-token": "x"}, "expiration-time-ms": None}
         ]
-        with pytest.raises(StorageError, match="vends no keys of S3"):
+        with pytest.raises(StorageError, match="vends no keys for s3://"):
             cdfd.changes(f"uc://{NAME}", storage_options=options(server, moto_server, scope="azure"))
 
     def test_own_credentials(self, server: UnityServer, moto_server: Server) -> None:
