@@ -13,8 +13,6 @@ import threading
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
-from datetime import datetime
-from email.utils import parsedate_to_datetime
 from typing import Any, TypeVar
 from weakref import WeakSet
 
@@ -23,11 +21,11 @@ from aiobotocore.config import AioConfig
 from aiobotocore.session import AioSession
 from botocore import UNSIGNED
 from botocore.exceptions import ClientError
-from botocore.utils import parse_timestamp
 
 from cdfd.errors import NotFoundError, StorageError
+from cdfd.storage.s3 import answers
 from cdfd.storage.s3 import clock as s3_clock
-from cdfd.storage.s3.errors import EXISTS, EXPIRED, FAILURES, SKEWED, Request, code_of, translate
+from cdfd.storage.s3.errors import EXISTS, EXPIRED, FAILURES, FOREIGN, SKEWED, Request, code_of, foreign, translate
 from cdfd.storage.s3.loop import RequestLoop, request_loop
 from cdfd.storage.s3.models import CachedLoader
 from cdfd.storage.s3.native import (
@@ -36,7 +34,6 @@ from cdfd.storage.s3.native import (
     NativeListing,
     NativeReader,
     SourcedCredentials,
-    modified_ms,
     reader_for,
     region_of,
     wait_for_threads,
@@ -104,9 +101,8 @@ class S3Client:
             except ClientError as error:
                 if code_of(error) not in ("InvalidRange", "416"):
                     raise
-                headers = await self._headers(client, request)
-                return GetResult(b"", headers["ContentLength"], modified_ms(headers["LastModified"]), headers["ETag"])
-            return await _body(response, start, length)
+                return answers.head_of(await self._headers(client, request))
+            return answers.part_of(response, await _body(response, length), start, length)
 
         return await self._retry(request, attempt, spent)
 
@@ -123,8 +119,7 @@ class S3Client:
             return got
 
         async def attempt(client: Any) -> GetResult:
-            response = await self._headers(client, request)
-            return GetResult(b"", response["ContentLength"], modified_ms(response["LastModified"]), response["ETag"])
+            return answers.head_of(await self._headers(client, request))
 
         return await self._retry(request, attempt, time.monotonic() - begun)
 
@@ -147,7 +142,7 @@ class S3Client:
 
         async def attempt(client: Any) -> None:
             try:
-                await client.put_object(**self._object_parameters(request), **parameters)
+                answers.field(await client.put_object(**self._object_parameters(request), **parameters), "ETag")
             except ClientError as error:
                 if absent is None or code_of(error) not in EXISTS:
                     raise
@@ -165,14 +160,13 @@ class S3Client:
         with contextlib.suppress(NotFoundError):
             await self._retry(request, lambda client: client.delete_object(**self._object_parameters(request)))
 
-    async def page(self, request: Request, parameters: dict[str, Any], spent: float = 0.0) -> dict[str, Any]:
+    async def page(self, request: Request, parameters: dict[str, Any], spent: float = 0.0) -> answers.Page:
         """One page of a listing, for which `spent` seconds were needed before."""
         named = self._object_parameters(request)
         del named["Key"]
 
-        async def attempt(client: Any) -> dict[str, Any]:
-            response: dict[str, Any] = await client.list_objects_v2(**named, **parameters)
-            return response
+        async def attempt(client: Any) -> answers.Page:
+            return answers.page_of(await client.list_objects_v2(**named, **parameters), request.key)
 
         return await self._retry(request, attempt, spent)
 
@@ -210,6 +204,8 @@ class S3Client:
                         last = await self._classify(error, request)
                         if not last.retriable or code_of(error) in EXISTS:
                             raise last from None
+                    except FOREIGN as error:
+                        raise self._redacted(foreign(error, request)) from None
                     failed += 1
                     if failed == WARN_AFTER:
                         # Log why requests take so long, once for all requests that wait.
@@ -228,9 +224,7 @@ class S3Client:
 
     async def _classify(self, error: Exception, request: Request) -> StorageError:
         """The error as one of cdfd's. Expired credentials and a wrong clock are corrected for the next attempt."""
-        problem = translate(error, request)
-        problem.what = self.options.redact(problem.what)
-        problem.args = (problem.what,)
+        problem = self._redacted(translate(error, request))
         if code_of(error) == SKEWED and isinstance(error, ClientError):
             problem.retriable = s3_clock.adjust_offset(error)
         elif code_of(error) in EXPIRED and self.options.source is not None:
@@ -244,6 +238,11 @@ class S3Client:
                 if now - self._renewed_at >= RENEW_SECONDS:
                     self._renewed_at = now
                     self._session = self._opening = self._native = None
+        return problem
+
+    def _redacted(self, problem: StorageError) -> StorageError:
+        problem.what = self.options.redact(problem.what)
+        problem.args = (problem.what,)
         return problem
 
     async def native(self) -> NativeReader | None:
@@ -311,21 +310,12 @@ class S3Client:
             self._session.register_component("data_loader", _models)
             if self.options.source is not None:
                 self._session._credentials = SourcedCredentials(self.options.source)
-            self._session.get_component("response_parser_factory").set_parser_defaults(timestamp_parser=_time)
+            self._session.get_component("response_parser_factory").set_parser_defaults(timestamp_parser=answers.time_of)
         return self._session
 
 
 _WRITER = "cdfd-writer"
 _models = CachedLoader()
-
-
-def _time(text: Any) -> datetime:
-    """Parses a time in a response. Botocore's own parser takes most of the time of reading a listing."""
-    if isinstance(text, str):
-        with contextlib.suppress(ValueError):
-            return datetime.fromisoformat(text) if text[4:5] == "-" else parsedate_to_datetime(text)
-    moment: datetime = parse_timestamp(text)
-    return moment
 
 
 def _range(start: int, length: int | None) -> str:
@@ -336,31 +326,21 @@ def _range(start: int, length: int | None) -> str:
     return f"bytes={start}-" if length is None else f"bytes={start}-{min(start + length, 1 << 62) - 1}"
 
 
-async def _body(response: dict[str, Any], start: int, length: int | None) -> GetResult:
-    data: bytes | pa.Buffer
+async def _body(response: dict[str, Any], length: int | None) -> bytes | pa.Buffer:
+    size = response.get("ContentLength", 0)
     async with response["Body"] as body:
-        if BUFFERED_BODY_BYTES <= response["ContentLength"] <= (length or MAX_BODY_BYTES):
-            # A body of at most the buffer's size. Arrow reuses its memory; new `bytes` would cost as much as the copy into them.
-            buffer = pa.allocate_buffer(response["ContentLength"])
-            with memoryview(buffer).cast("B") as view:
-                at = 0
-                while read := await body.readinto(view[at:]):
-                    at += read
-            # Read the body's end, so that the connection can be reused. If the body ended too early, this raises the error.
-            await body.read()
-            # Bytes that were not written are those that the memory held before.
-            data = buffer.slice(0, at)
-        else:
-            data = bytes(await body.read())
-    total = len(data)
-    content_range = response.get("ContentRange")
-    if content_range:
-        total = int(str(content_range).rpartition("/")[2])
-    elif start or length is not None:
-        # The server does not support ranges, and sent the whole object.
-        end = None if length is None else max(0, start) + length
-        data = data[start:] if start < 0 else data[start:end]
-    return GetResult(data, total, modified_ms(response["LastModified"]), str(response["ETag"]))
+        if not BUFFERED_BODY_BYTES <= size <= (length or MAX_BODY_BYTES):
+            return bytes(await body.read())
+        # A body of at most the buffer's size. Arrow reuses its memory; new `bytes` would cost as much as the copy into them.
+        buffer = pa.allocate_buffer(size)
+        with memoryview(buffer).cast("B") as view:
+            at = 0
+            while read := await body.readinto(view[at:]):
+                at += read
+        # Read the body's end, so that the connection can be reused. If the body ended too early, this raises the error.
+        await body.read()
+        # Bytes that were not written are those that the memory held before.
+        return buffer.slice(0, at)
 
 
 _clients: dict[tuple[S3Options, int], S3Client] = {}

@@ -5,12 +5,13 @@ signed with that.
 """
 
 import logging
-from datetime import UTC, datetime, timedelta
-from email.utils import parsedate_to_datetime
+from datetime import MAXYEAR, UTC, datetime, timedelta
 from typing import Any
 
 from botocore.auth import AUTH_TYPE_MAPS, SIGV4_TIMESTAMP, S3SigV4Auth
 from botocore.exceptions import ClientError
+
+from cdfd.runtime import times
 
 logger = logging.getLogger("cdfd.storage")
 
@@ -19,15 +20,14 @@ _SIGNATURE = "cdfd-s3v4"
 
 
 def adjust_offset(error: ClientError) -> bool:
-    """Sign with the time of the response from now on. False if it has none, or the corrected time is close to it already."""
+    """Sign with the time of the response from now on. False if it has none that can be, or the corrected time is close to it already."""
     global _offset
-    said = error.response.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date", "")
-    try:
-        theirs = parsedate_to_datetime(said)
-    except ValueError:
+    theirs = times.of_http(error.response.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date", ""))
+    if theirs is None:
         return False
     offset = theirs - datetime.now(UTC)
-    if abs(offset - _offset) < timedelta(minutes=1):
+    # Close to the last year of Python, no later time could be computed.
+    if abs(offset - _offset) < timedelta(minutes=1) or theirs.year == MAXYEAR:
         return False
     logger.warning(
         "the clock of this machine is wrong by %d seconds: cdfd signs requests with the store's time",

@@ -19,11 +19,15 @@ from botocore.exceptions import (
     SSLError,
     TokenRetrievalError,
 )
+from botocore.parsers import ResponseParserError
 
 from cdfd.errors import ExistsError, NotFoundError, StorageError
 
 FAILURES = (ClientError, BotoCoreError, aiohttp.ClientError, OSError)
 """All exceptions of a request; asyncio.TimeoutError is an OSError."""
+
+FOREIGN = (ResponseParserError, ValueError, TypeError, KeyError, AttributeError, RecursionError)
+"""Exceptions for an answer that is not one of S3. Botocore's parsers raise those after ValueError for XML of another form."""
 
 EXPIRED = frozenset({"ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired", "RequestExpired"})
 SKEWED = "RequestTimeTooSkewed"
@@ -61,6 +65,7 @@ _RETRIABLE = frozenset(
 )
 _ACTIONS = {"read": "s3:GetObject", "stat": "s3:GetObject", "write": "s3:PutObject", "delete": "s3:DeleteObject"}
 _KEYS = "Check AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, the profile, or the role"
+_ENDPOINT = "Check that the endpoint is that of an S3 store, and that no proxy answers in its place"
 _CLOCK = "Set the clock of this machine (NTP)"
 _BAD_KEYS = frozenset({"InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidToken", "InvalidClientTokenId"})
 
@@ -93,6 +98,17 @@ def translate(error: Exception, request: Request) -> StorageError:
     return StorageError(f"cannot {request.doing}: {reason}", path=request.path, hint=hint, retriable=retriable)
 
 
+def foreign(error: Exception, request: Request) -> StorageError:
+    """The error for an answer that is not one of S3."""
+    what = str(error) if isinstance(error, ValueError) else "its XML has another form"
+    return StorageError(
+        f"cannot {request.doing}: the answer is not one of S3: {what}",
+        path=request.path,
+        hint=_ENDPOINT,
+        retriable=True,
+    )
+
+
 def no_such_object(request: Request) -> NotFoundError:
     """The error for an object that does not exist."""
     return NotFoundError("there is no object with that name", path=request.path)
@@ -105,7 +121,8 @@ def code_of(error: Exception) -> str:
 
 def _advice(error: ClientError, code: str, status: int, request: Request) -> tuple[str | None, bool]:
     if code in _RETRIABLE or (status >= 500 and status != 501) or status == 429:
-        return "The store is busy or faulty", True
+        # An error of S3 has a code. Botocore has the status for one without, and for a listing that is not XML.
+        return f"The store is busy or faulty{f'. {_ENDPOINT}' if code.isdigit() else ''}", True
     if code == SKEWED:
         return _CLOCK, True
     if code in EXPIRED:

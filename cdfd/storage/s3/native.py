@@ -128,7 +128,7 @@ class NativeReader:
             try:
                 store = await self._store(request.bucket)
                 result = await obstore.get_async(store, request.key, options=options)
-                data = await result.bytes_async()
+                return GetResult(pa.py_buffer(await result.bytes_async()), *_object_facts(result.meta))
             except FileNotFoundError as error:
                 # There may be no bucket, or another server.
                 if "<Code>NoSuchKey</Code>" in str(error):
@@ -141,7 +141,6 @@ class NativeReader:
                 if "status code: 416" not in str(error):
                     self.pause()
                 return None
-        return GetResult(pa.py_buffer(data), *_facts(result.meta))
 
     async def head(self, request: Request) -> GetResult | None:
         """Size, modification time and ETag; None if aiobotocore has to ask: a HEAD that fails does not say why."""
@@ -150,13 +149,12 @@ class NativeReader:
         async with self._room:
             try:
                 store = await self._store(request.bucket)
-                meta = await obstore.head_async(store, request.key)
+                return GetResult(b"", *_object_facts(await obstore.head_async(store, request.key)))
             except FileNotFoundError:
                 return None
             except (BaseError, ValueError, *FAILURES):
                 self.pause()
                 return None
-        return GetResult(b"", *_facts(meta))
 
     async def listing(self, request: Request, start_after: str) -> NativeListing | None:
         """The objects of a folder, `request.key`, that come after the key `start_after`; None if aiobotocore has to list them."""
@@ -236,6 +234,18 @@ def _facts(meta: ObjectMeta) -> tuple[int, int, str]:
     return meta["size"], modified_ms(meta["last_modified"]), meta["e_tag"] or ""
 
 
+def _object_facts(meta: ObjectMeta) -> tuple[int, int, str]:
+    """The same from the headers of an object.
+
+    Raises:
+        ValueError: the answer has not all of them, so it may not be that of S3. obstore has 1970 as the time then.
+    """
+    size, modified, etag = _facts(meta)
+    if not modified or not etag:
+        raise ValueError("the answer has no time or ETag")
+    return size, modified, etag
+
+
 @dataclass(eq=False)
 class NativeListing:
     """A listing that is under way. It belongs to the client's event loop.
@@ -258,19 +268,19 @@ class NativeListing:
         return await asyncio.shield(page)
 
     async def _read_page(self) -> tuple[Sequence[Listed], bool | None]:
+        listed: list[Listed] = []
         try:
             page = await anext(self.pages, None)
+            if page is None:
+                return (), False
+            for each in page:
+                key = each["path"]
+                if not each["size"] or not key.startswith(self.folder) or "/" in key[len(self.folder) :]:
+                    return listed, None
+                listed.append(Listed(key, *_facts(each)))
         except (BaseError, ValueError, *FAILURES):
             self.reader.pause()
-            return (), None
-        if page is None:
-            return (), False
-        listed: list[Listed] = []
-        for each in page:
-            key = each["path"]
-            if not each["size"] or not key.startswith(self.folder) or "/" in key[len(self.folder) :]:
-                return listed, None
-            listed.append(Listed(key, *_facts(each)))
+            return listed, None
         return listed, True
 
 

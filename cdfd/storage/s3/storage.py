@@ -17,7 +17,7 @@ from cdfd.runtime.tasks import wait_for_end
 from cdfd.storage.base import Stat, check_path, check_prefix, check_range, fetch_each, read_whole
 from cdfd.storage.s3.client import S3Client, client_for
 from cdfd.storage.s3.errors import Request
-from cdfd.storage.s3.native import LISTING_PAGE, GetResult, Listed, modified_ms
+from cdfd.storage.s3.native import LISTING_PAGE, GetResult, Listed
 from cdfd.storage.s3.options import parse
 from cdfd.storage.s3.prefetch import Prefetcher, PrefetchRange, StartedRanges, result_or_none
 from cdfd.storage.s3.ranges import MAX_GET_BYTES, RangeBuffer
@@ -99,16 +99,15 @@ class S3Storage:
         if after:
             parameters["StartAfter"] = after
         while True:
-            response = await run(self._client.page(request, parameters, spent))
+            page = await run(self._client.page(request, parameters, spent))
             spent = 0.0
-            for each in response.get("Contents", ()):
+            for entry in page.objects:
                 # A folder's marker is not one of its objects. Some servers include the key, as above.
-                if not each["Key"].endswith("/") and each["Key"] > after:
-                    written = modified_ms(each["LastModified"])
-                    yield Listed(each["Key"], each["Size"], written, each.get("ETag", ""))
-            if not response.get("IsTruncated"):
+                if not entry.key.endswith("/") and entry.key > after:
+                    yield entry
+            if page.token is None:
                 return
-            parameters["ContinuationToken"] = response["NextContinuationToken"]
+            parameters["ContinuationToken"] = page.token
 
     async def folders(self, folder: str = "") -> Sequence[str]:
         """Common prefixes of a folder, a LIST for each page; see `FolderListing`."""
@@ -117,12 +116,11 @@ class S3Storage:
         parameters: dict[str, Any] = {"Prefix": request.key, "Delimiter": "/", "MaxKeys": self._page}
         names: set[str] = set()
         while True:
-            response = await self._client.loop.run(self._client.page(request, parameters))
-            prefixes = (entry["Prefix"] for entry in response.get("CommonPrefixes", ()))
-            names |= {prefix[len(request.key) :].rstrip("/") for prefix in prefixes}
-            if not response.get("IsTruncated"):
+            page = await self._client.loop.run(self._client.page(request, parameters))
+            names |= {prefix[len(request.key) :].rstrip("/") for prefix in page.folders}
+            if page.token is None:
                 return sorted(names - {""})
-            parameters["ContinuationToken"] = response["NextContinuationToken"]
+            parameters["ContinuationToken"] = page.token
 
     async def put_if_absent(self, path: str, data: bytes) -> None:
         """Create an object with a conditional PUT; see the port. The first one in a bucket verifies that the store supports it.

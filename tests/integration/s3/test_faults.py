@@ -178,6 +178,55 @@ class TestRefused:
         # Reads and listings are tried by both clients. The answer to a HEAD does not say why it is denied, so a GET follows.
         assert len(proxy.asked) == {"read": 2, "list": 2, "stat": 3}.get(doing, 1)
 
+    @pytest.mark.parametrize(
+        ("doing", "lacks"),
+        [
+            ("read", "it has no valid LastModified"),
+            ("stat", "it has no valid LastModified"),
+            ("put", "it has no valid ETag"),
+            ("put_if_absent", "it has no valid ETag"),
+            ("list", "it is no listing of a bucket"),
+            ("folders", "it is no listing of a bucket"),
+        ],
+    )
+    def test_an_answer_of_another_server(self, proxy: Proxy, bucket: str, doing: str, lacks: str) -> None:
+        """Such as that of a proxy which asks for a password."""
+        store = through(proxy, bucket)
+        proxy.faults = [Fault("answer", 99, 200, "")]
+        error = failure(lambda: done(store, doing))
+        assert f"the answer is not one of S3: {lacks}" in str(error)
+        assert error.path in ("x", "x/")
+        assert "Check that the endpoint is that of an S3 store, and that no proxy answers" in str(error)
+        assert error.retriable
+
+    @pytest.mark.parametrize(
+        ("fault", "wrong"),
+        [
+            (Fault("answer", 99, 206, "", {"Content-Range": "bytes 0-9/*"}), "its Content-Range is 'bytes 0-9/*'"),
+            (Fault("answer", 99, 206, "", {"Content-Range": "bytes 5-9/10"}), "which is not the one asked for"),
+            (
+                Fault("answer", 99, 200, "", {"Last-Modified": "Sun, 01 Jan 10000 00:00:00 GMT", "ETag": "x"}),
+                "LastModified",
+            ),
+            (Fault("answer", 99, 200, "", {"x-amz-missing-meta": "many"}), "int() with base 10: 'many'"),
+            (Fault("answer", 99, 200, "", {"x-amz-missing-meta": SECRET}), "int() with base 10: '***'"),
+            (Fault("answer", 99, 400, "<a/>"), "its XML has another form"),
+            (Fault("answer", 99, 400, f"{'<a>' * 3000}{'</a>' * 3000}"), "its XML has another form"),
+        ],
+        ids=lambda value: value if isinstance(value, str) else "",
+    )
+    def test_a_part_of_an_answer_that_is_wrong(self, proxy: Proxy, bucket: str, fault: Fault, wrong: str) -> None:
+        store = through(proxy, bucket)
+        proxy.faults = [fault]
+        error = failure(lambda: store.read("x"))
+        assert "the answer is not one of S3" in str(error)
+        assert wrong in str(error)
+
+    def test_an_error_that_is_not_one_of_s3(self, proxy: Proxy, bucket: str) -> None:
+        store = through(proxy, bucket, deadline=0.5)
+        proxy.faults = [Fault("answer", 99, 502, "")]
+        assert "faulty. Check that the endpoint is that of an S3 store" in str(failure(lambda: store.read("x")))
+
     def test_another_region(self, proxy: Proxy, bucket: str) -> None:
         store = through(proxy, bucket)
         headers = {"x-amz-bucket-region": "eu-north-1"}
@@ -312,11 +361,15 @@ class TestClock:
         assert asyncio.run(store.stat("x")).size == 4
         assert [asked.method for asked in proxy.asked[-4:]] == ["HEAD", "HEAD", "GET", "HEAD"]
 
-    def test_a_store_that_does_not_say_the_time(self, proxy: Proxy, bucket: str) -> None:
+    @pytest.mark.parametrize(
+        "said", [None, "soon", "Mon, 01 Jan 2024 00:00:00 +99999999999999999999", "Fri, 31 Dec 9999 23:59:59 GMT"]
+    )
+    def test_a_store_that_does_not_say_the_time(self, proxy: Proxy, bucket: str, said: str | None) -> None:
         store = through(proxy, bucket)
-        proxy.faults = [Fault("answer", 99, 403, "RequestTimeTooSkewed")]
+        proxy.faults = [Fault("answer", 99, 403, "RequestTimeTooSkewed", {} if said is None else {"Date": said})]
         error = failure(lambda: store.read("x"))
         assert "Set the clock of this machine" in str(error)
+        assert not s3_clock.is_corrected()
 
 
 def failure(ask: Callable[[], Awaitable[object]]) -> StorageError:
@@ -329,7 +382,9 @@ def failure(ask: Callable[[], Awaitable[object]]) -> StorageError:
 
 
 async def done(store: S3Storage, doing: str) -> None:
-    if doing == "list":
+    if doing == "folders":
+        await store.folders("x")
+    elif doing == "list":
         assert [entry async for entry in store.list("x/")]
     elif doing.startswith("put"):
         await getattr(store, doing)("x", b"data")
