@@ -43,6 +43,13 @@ def quoted(text: str) -> str:
     return json.dumps(text).replace("\x7f", "\\u007f")
 
 
+def for_terminal(text: str) -> str:
+    r"""Lines of text or JSON for a terminal. Characters that JSON may have as they are, and a terminal obeys, are escaped (`\u009b`)."""
+    if text.replace("\n", "").isprintable():
+        return text
+    return "".join(mark if mark.isprintable() or mark == "\n" else quoted(mark)[1:-1] for mark in text)
+
+
 def as_json(document: Mapping[str, Any], indent: int | None = None) -> str:
     """JSON of printable ASCII. Values without a JSON type become text of bounded length."""
     return json.dumps(document, indent=indent, default=lambda value: shorten(str(value))).replace("\x7f", "\\u007f")

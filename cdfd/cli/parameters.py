@@ -11,6 +11,7 @@ import typer
 from typer.core import TyperGroup
 
 from cdfd.errors import StorageError
+from cdfd.escaping import for_terminal
 
 
 class GlobalOptions:
@@ -69,7 +70,7 @@ def write(text: str) -> None:
     if sys.stdout is None:
         raise StorageError("standard output is closed")
     try:
-        sys.stdout.write(text)
+        sys.stdout.write(for_terminal(text) if sys.stdout.isatty() else text)
         sys.stdout.flush()
     except BrokenPipeError:
         raise

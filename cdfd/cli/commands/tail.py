@@ -24,7 +24,7 @@ import pyarrow as pa
 
 from cdfd.encode.json import LineEncoder
 from cdfd.errors import ConfigError, StorageError
-from cdfd.escaping import one_line
+from cdfd.escaping import for_terminal, one_line
 from cdfd.log.bounds import parse_bound
 from cdfd.log.start import (
     check_range,
@@ -289,7 +289,7 @@ class Writer:
             return
         batches = (batch for batch in execution.batches(plans) if batch.rows.num_rows)
 
-        def encode(batch: ChangeBatch) -> tuple[ChangeBatch, pa.Buffer]:
+        def encode(batch: ChangeBatch) -> tuple[ChangeBatch, pa.Buffer | bytes]:
             return batch, self._lines(batch.rows, snapshot=batch.plan.origin == "snapshot")
 
         for batch, lines in map_in_order(encode, batches, workers=execution.threads_for(plans)):
@@ -323,10 +323,12 @@ class Writer:
             if output is self._pretty:
                 self._out.flush()
 
-    def _lines(self, rows: pa.RecordBatch, *, snapshot: bool = False) -> pa.Buffer:
+    def _lines(self, rows: pa.RecordBatch, *, snapshot: bool = False) -> pa.Buffer | bytes:
         if self._debezium is not None:
-            return self._debezium.lines(rows, snapshot=snapshot)
-        return self._flat(rows if self._meta else without_change_columns(rows))
+            lines = self._debezium.lines(rows, snapshot=snapshot)
+        else:
+            lines = self._flat(rows if self._meta else without_change_columns(rows))
+        return for_terminal(lines.to_pybytes().decode()).encode() if self._out.isatty() else lines
 
 
 @contextlib.contextmanager

@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from cdfd.encode.json import LineEncoder
 from cdfd.errors import ConfigError, UnsupportedError
+from cdfd.escaping import one_line
 from cdfd.trevni import avro_schema
 from cdfd.trevni.files.opening import in_threads, open_source
 from cdfd.trevni.files.reading import TrevniFile
@@ -94,7 +95,9 @@ def schema(file: str, *, avro: bool) -> str:
     with TrevniFile(file) as opened_file:
         if not avro:
             fields = opened_file.schema
-            return "".join(f"{each.name}: {each.type}{'' if each.nullable else ' not null'}\n" for each in fields)
+            lines = (f"{each.name}: {each.type}{'' if each.nullable else ' not null'}" for each in fields)
+            # Types are not cut, however long they are.
+            return "".join(f"{one_line(line, len(ascii(line)))}\n" for line in lines)
         text = opened_file.metadata.metadata.get(avro_schema.KEY)
     if text is None:
         raise UnsupportedError("the file has no Avro schema", path=file, hint="Ask without --avro")
@@ -167,7 +170,7 @@ def stats(file: str, *, as_json: bool) -> str:
         ratio = f"{each['bytes'] / each['stored_bytes']:.2f}" if each["stored_bytes"] else "-"
         kind = f"{each['type']}{' array' if each['array'] else ''}"
         sizes = (str(each["blocks"]), str(each["bytes"]), str(each["stored_bytes"]))
-        table.append((each["name"], kind, each["codec"], each["checksum"], *sizes, ratio))
+        table.append((one_line(each["name"]), kind, each["codec"], each["checksum"], *sizes, ratio))
     widths = [max(len(row[place]) for row in table) for place in range(len(header))]
     text = title
     for row in table:

@@ -20,7 +20,7 @@ from cdfd.daemon.http.history import History
 from cdfd.daemon.http.overview import details, overview
 from cdfd.daemon.http.status import Status
 from cdfd.errors import CdfdError, LogError, StorageError
-from cdfd.escaping import LONGEST_LINE, as_json, one_line, quoted, shorten
+from cdfd.escaping import LONGEST_LINE, as_json, for_terminal, one_line, quoted, shorten
 from cdfd.runtime import logs
 from tests.support.manual_time import ManualClock
 from tests.support.statuses import NOW_MS, configuration
@@ -161,6 +161,17 @@ def test_text_is_shortened_to_one_plain_line(text: str, longest: int) -> None:
         assert line == text
     assert len(shorten(text, longest)) <= longest
     assert json.loads(quoted(text)) == json.loads(json.dumps(text))
+
+
+@settings(deadline=None)
+@given(text=texts)
+@example(text=HOSTILE)
+def test_json_for_a_terminal_is_the_same_json(text: str) -> None:
+    line = for_terminal(f"{json.dumps(text, ensure_ascii=False)}\n")
+    check(line[:-1])
+    assert line[-1] == "\n"
+    # A pair of lone surrogates is the same JSON as the character.
+    assert json.loads(line) == json.loads(json.dumps(text))
 
 
 @pytest.mark.parametrize(

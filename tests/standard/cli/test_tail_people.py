@@ -1,5 +1,6 @@
 """`cdfd tail` for people: what it says on a terminal, and aligned rows."""
 
+import json
 import os
 import pty
 import re
@@ -7,11 +8,20 @@ import signal
 import subprocess
 import threading
 from collections.abc import Mapping
+from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
+from cdfd import trevni
+from cdfd.demo.writer import TableWriter
+from cdfd.storage.local import LocalStorage
+from cdfd.trevni.file_writer import FileWriter
+from cdfd.trevni.metadata import ColumnMetadata
+from cdfd.trevni.values.value_types import ValueType
 from tests.support import fork_server
 from tests.support.commands import CDFD, WITHIN, cdfd, one_line
+from tests.support.lake import run
 from tests.support.sampling import sample
 
 TIME = re.compile(r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z")
@@ -83,6 +93,48 @@ class TestAnnouncement:
     )
     def test_terminal_shows_the_work_at_once(self, orders: str, options: list[str], text: str) -> None:
         assert on_terminal("tail", orders, *options, ends="wait" not in text) == f"{text}\n"
+
+
+class TestControls:
+    """Names and values that would steer a terminal, or forge a line."""
+
+    TEXT = "a\u009b31m\u202e\u2066\x1b[2J\nERROR forged"
+    ESCAPED = r"a\u009b31m\u202e\u2066\u001b[2J\nERROR forged"
+
+    @pytest.mark.parametrize("format", ["flat", "debezium"])
+    def test_rows_have_escapes_on_a_terminal_alone(self, tmp_path: Path, format: str) -> None:
+        table = pa.table({self.TEXT: [self.TEXT]})
+        writer = TableWriter(LocalStorage(tmp_path), table.schema)
+        run(writer.create())
+        run(writer.insert(table))
+        command = ("tail", str(tmp_path), "--until", "now", "--format", format)
+        shown = on_terminal(*command, rows=True).splitlines()
+        assert len(shown) == 2
+        assert f'"{self.ESCAPED}":"{self.ESCAPED}"' in shown[1]
+        assert cdfd(*command).out.count("a\u009b31m\u202e\u2066\\u001b[2J\\nERROR forged") >= 2
+        assert json.loads(shown[1]) == json.loads(cdfd(*command).out)
+
+    @pytest.mark.parametrize("command", ["schema", "schema --avro", "head", "cat", "stats", "stats --json", "columns"])
+    def test_trevni_files_are_shown_with_escapes(self, tmp_path: Path, command: str) -> None:
+        nested = pa.array([{self.TEXT: self.TEXT}], pa.struct([(self.TEXT, pa.string())]))
+        trevni.write_table(pa.table({self.TEXT: [self.TEXT], "nested": nested}), tmp_path / "rows.trv")
+        shown = on_terminal("trevni", *command.split(), str(tmp_path / "rows.trv"), rows=True)
+        assert "forged" in shown
+        assert all(line.isprintable() for line in shown.splitlines())
+        assert not any(line.startswith("ERROR") for line in shown.splitlines())
+
+    @pytest.mark.parametrize("command", ["schema", "stats"])
+    def test_trevni_files_are_described_with_escapes(self, tmp_path: Path, command: str) -> None:
+        writer = FileWriter([ColumnMetadata(self.TEXT, ValueType.INT)])
+        (tmp_path / "rows.trv").write_bytes(b"".join(writer.finish()))
+        told = cdfd("trevni", command, str(tmp_path / "rows.trv")).out
+        assert r"a\x9b31m\u202e\u2066\x1b[2J\nERROR forged" in told
+        assert all(line.isprintable() for line in told.splitlines())
+
+    def test_types_are_not_cut(self, tmp_path: Path) -> None:
+        wide = pa.struct([(f"column{number}", pa.string()) for number in range(300)])
+        trevni.write_table(pa.table({"wide": pa.array([], wide)}), tmp_path / "rows.trv")
+        assert cdfd("trevni", "schema", str(tmp_path / "rows.trv")).out == f"wide: {wide}\n"
 
 
 class TestPretty:
