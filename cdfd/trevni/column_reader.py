@@ -8,7 +8,7 @@ Blocks of a column -> lengths and Arrow arrays of values, by `cdfd_native` where
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -18,6 +18,7 @@ from cdfd.errors import TrevniError
 from cdfd.runtime import native
 from cdfd.trevni.blocks import BlockTable
 from cdfd.trevni.checksums import Checksum
+from cdfd.trevni.codecs import Codec
 from cdfd.trevni.source import Source
 from cdfd.trevni.values.lengths import Decoded, Lengths, Numbers
 from cdfd.trevni.values.plain_decoding import PlainDecoder
@@ -96,7 +97,9 @@ class ColumnReader:
         last = min(int(np.searchsorted(self.table.first_rows, row)), len(self.table))
         while self._block < last:
             ends = np.cumsum(self.table.sizes[self._block : last])
-            together = 1 if self._apart else max(1, int(np.searchsorted(ends, LARGEST, "right")))
+            together = max(1, int(np.searchsorted(ends, LARGEST, "right")))
+            if self._apart or not self.table.can_have_sizes(self._block, self._block + together):
+                together = 1
             self._append(self._block, self._block + together)
             self._block += together
 
@@ -194,11 +197,11 @@ _TEXT_SLACK = 32
 """Short strings are copied as 32 bytes."""
 
 
-Decoder: TypeAlias = "_NativeDecoder | PlainDecoder"
+Decoder: TypeAlias = "_NativeDecoder | _DoubtfulDecoder | PlainDecoder"
 
 
 def block_decoder(table: BlockTable, first: int, last: int, *, runs: bool) -> Decoder:
-    """Decodes the blocks `[first, last)`.
+    """Decodes the blocks `[first, last)`. A block that cannot have its declared size, as far as its codec says, comes alone.
 
     Args:
         table: the column's blocks.
@@ -206,10 +209,30 @@ def block_decoder(table: BlockTable, first: int, last: int, *, runs: bool) -> De
         last: number of the block after the last.
         runs: whether lengths may have runs.
     """
-    # Arrays for all values are made before blocks are decompressed. Sizes that cannot be are left to the code that takes memory step by step.
-    if native.built and table.can_have_sizes(first, last):
+    if not native.built:
+        return PlainDecoder(table, runs=runs)
+    if table.can_have_sizes(first, last):
         return _NativeDecoder(table, first, last, runs=runs)
-    return PlainDecoder(table, runs=runs)
+    return _DoubtfulDecoder(table, runs=runs)
+
+
+class _DoubtfulDecoder:
+    """See `PlainDecoder`. The native decoder makes arrays for all values at first, so this one decompresses a block before, step by step."""
+
+    def __init__(self, table: BlockTable, *, runs: bool) -> None:
+        self._table = table
+        self._runs = runs
+
+    def append(self, data: memoryview, first: int, last: int) -> None:
+        assert last == first + 1
+        block = self._table.read_block(data, first)
+        column = replace(self._table.column, codec=Codec.NULL, checksum=Checksum.NULL)
+        table = replace(self._table, column=column, stored=self._table.sizes)
+        self._decoder = _NativeDecoder(table, first, last, runs=self._runs)
+        self._decoder.append(memoryview(block), first, last)
+
+    def finish(self) -> Decoded:
+        return self._decoder.finish()
 
 
 class _NativeDecoder:

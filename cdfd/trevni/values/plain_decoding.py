@@ -1,4 +1,4 @@
-"""Blocks of a column -> lengths and Arrow arrays of values, value by value: where `cdfd_native` is not installed, and for doubtful blocks."""
+"""Blocks of a column -> lengths and Arrow arrays of values, value by value: where `cdfd_native` is not installed."""
 
 from __future__ import annotations
 
