@@ -39,7 +39,8 @@ def file_settings() -> frozenset[str]:
         for root in roots
         for section in _all_sections(root)
         for name in section.model_fields
-        if _is_secret(section, name)
+        if get_origin(section.model_fields[name].annotation) is not Mapping  # a file cannot have several secrets
+        and _has_secret(section.model_fields[name].annotation)
     }
     return MOUNTED_BESIDES_SECRETS | secrets
 
@@ -90,8 +91,12 @@ class _Place:
         kind: Any = sink.get("kind") if isinstance(sink, dict) else None
         here: tuple[type[Section], ...] = (Settings,)
         parents = here
-        in_mapping = False
-        for step in loc:
+        in_mapping = in_secret = False
+        self._shown: int | None = None
+        for end, step in enumerate(loc):
+            if in_secret and not re.fullmatch(r"[\w.-]+", str(step)):
+                self._shown = end  # Without a colon, a secret is a key: `{authorization=Bearer x}`.
+                break
             if isinstance(step, int) or in_mapping:
                 # A key of a mapping of sections is a user's word.
                 in_mapping = False
@@ -99,6 +104,7 @@ class _Place:
             parents = here
             annotations = [section.model_fields[step].annotation for section in here if step in section.model_fields]
             in_mapping = any(map(_maps_to_sections, annotations))
+            in_secret = any(map(_has_secret, annotations))
             here = tuple(below for annotation in annotations for below in _sections_in(annotation))
             if here == (SinkSettings,):
                 here = (SINKS.load(kind),) if kind in SINKS else ()
@@ -108,7 +114,7 @@ class _Place:
         """A problem here or below, with the text of the file if it may be shown."""
         path = (*self._path, *below)
         shown = self._show(path) if what.startswith("expected") else ""
-        return Problem(self._as_written(path), what + shown, self._resolved.line(path))
+        return Problem(self._as_written(path)[: self._shown], what + shown, self._resolved.line(path))
 
     def unknown_key(self) -> Problem:
         """A problem about an unknown key, with the nearest known key."""
@@ -132,7 +138,8 @@ class _Place:
             return ", found a list" if isinstance(value, list) else ", found a mapping"
         if source is None or source.shown is None:
             return ""
-        is_sensitive = any(_is_secret(section, name) for section in self._sections for name in section.model_fields)
+        fields = (field for section in self._sections for field in section.model_fields.values())
+        is_sensitive = any(_has_secret(field.annotation) for field in fields)
         hidden = is_sensitive or re.search(r"://[^/]*@|[?&](?i:sig|X-Amz-Signature)=", source.shown)
         if hidden and not re.fullmatch(r"\$\{\w+\}", source.shown):
             return ""
@@ -164,10 +171,6 @@ def _all_sections(root: type[Section]) -> Iterator[type[Section]]:
             yield from _all_sections(section)
 
 
-def _is_secret(section: type[Section], name: str) -> bool:
-    annotation = section.model_fields[name].annotation
-    if get_origin(annotation) is Mapping:
-        return False  # a file cannot have several secrets
-    return annotation is Secret or any(
-        argument is Secret for part in get_args(annotation) for argument in (part, *get_args(part))
-    )
+def _has_secret(annotation: Any) -> bool:
+    """Whether a field is a secret, or has several: `Mapping[str, SecretText]`."""
+    return annotation is Secret or any(map(_has_secret, get_args(annotation)))

@@ -602,6 +602,30 @@ def test_errors_show_no_secret(security: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("section", "expected"),
+    [
+        ("telemetry: {otel: {headers: authorization=hunter2}}", "telemetry.otel.headers: expected a mapping"),
+        (
+            "telemetry: {otel: {headers: [authorization=hunter2]}}",
+            "telemetry.otel.headers: expected a mapping, found a list",
+        ),
+        (
+            "telemetry: {otel: {headers: {authorization=hunter2}}}",
+            "telemetry.otel.headers: expected text that is not empty, found nothing",
+        ),
+        (
+            "telemetry: {otel: {headers: {x-api-key: }}}",
+            "telemetry.otel.headers.x-api-key: expected text that is not empty, found nothing",
+        ),
+        ("telemetry: {otel: authorization=hunter2}", "telemetry.otel: expected a mapping"),
+        ("engine: {spark: {conf: spark.ssl.keyPassword=hunter2}}", "engine.spark.conf: expected a mapping"),
+    ],
+)
+def test_mappings_of_secrets_are_not_shown(section: str, expected: str) -> None:
+    assert problems(MINIMAL + section) == (f"{expected} (line {MINIMAL.count(chr(10)) + 1})",)
+
+
+@pytest.mark.parametrize(
     "uri",
     [
         "s3://key:hunter2@bucket/orders",
