@@ -52,6 +52,7 @@ class Reloading:
 
     Attributes:
         path: the file.
+        loaded: its content before the daemon loaded it; None if it comes from a pipe.
         destinations: the sinks and tables of the daemon.
         searches: the status of reloads.
         clock: the source of time.
@@ -60,6 +61,7 @@ class Reloading:
     """
 
     path: Path
+    loaded: bytes | None
     destinations: Destinations
     searches: Searches
     clock: Clock
@@ -69,13 +71,15 @@ class Reloading:
 
     async def run(self) -> None:
         """Watch the file until cancelled. Raises only what is a bug."""
-        if not os.path.isfile(self.path):
+        if self.loaded is None:
             while await self.hangup.wait():
                 self.hangup.clear()
                 logger.warning("SIGHUP: the configuration comes from a pipe, and cannot be read again")
         folder = os.path.dirname(os.path.abspath(self.path))
         watch = DirectoryWatch(folder, self.file_events, self.clock, accepts=lambda _: True)
-        applied = await asyncio.to_thread(file_content, self.path)
+        applied: bytes | None = self.loaded
+        if await asyncio.to_thread(file_content, self.path) != applied:
+            self.hangup.set()  # it has changed during the start, or while this process stood by
         try:
             while True:
                 async with first_done(self.hangup.wait(), watch.wait(CHECK_SECONDS)):

@@ -62,14 +62,18 @@ def run(path: Path, *, recover_from_ledger: bool = False, shard: Shard | None = 
         ConfigError: the configuration is invalid.
         CdfdError: all loops have failed.
     """
+    loaded = file_content(path)  # before it is parsed, so that a change in between is found later
     config = load(path)
     allocator.settle()
-    return asyncio.run(serve(config, path, recover_from_ledger=recover_from_ledger, shard=shard, standby=standby))
+    return asyncio.run(
+        serve(config, path, loaded, recover_from_ledger=recover_from_ledger, shard=shard, standby=standby)
+    )
 
 
 async def serve(
     config: Settings,
     path: Path,
+    loaded: bytes | None,
     *,
     recover_from_ledger: bool = False,
     shard: Shard | None = None,
@@ -80,6 +84,7 @@ async def serve(
     Args:
         config: the settings.
         path: their file, which is read again after a change.
+        loaded: its content; see `Reloading`.
         recover_from_ledger: see `Policies`.
         shard: deliver the tables of this shard only; None: all.
         standby: run the loops only while this process leads; see `Election`.
@@ -106,7 +111,7 @@ async def serve(
 
             await stack.enter_async_context(server.serve_all(config, status, history, controller, clock))
         await stack.enter_async_context(background("summary", Summary(status).run(clock)))
-        process = _Process(config, path, clock, status, controller, hangup, shard, recover_from_ledger)
+        process = _Process(config, path, loaded, clock, status, controller, hangup, shard, recover_from_ledger)
         if standby:
             sink = connector(next(iter(config.by_sink.values())))
             lease = await stack.enter_async_context(sink.lease(config.standby.takeover_after))
@@ -129,6 +134,7 @@ class _Process:
     Attributes:
         config: the settings of its start.
         path: their file.
+        loaded: its content; see `Reloading`.
         clock: the source of time.
         status: of the tables that it delivers.
         controller: takes requests.
@@ -138,6 +144,7 @@ class _Process:
 
     config: Settings
     path: Path
+    loaded: bytes | None
     clock: Clock
     status: Status
     controller: Controller
@@ -150,16 +157,13 @@ class _Process:
 
         Raises what `deliver` does.
         """
-        loaded = await asyncio.to_thread(file_content, self.path)
         while not stop.is_set():
             warm = WarmTables(self.config, self.clock, election.expected)
             async with warm.followed():
-                await election.run(partial(self._lead, loaded, warm), stop)
+                await election.run(partial(self._lead, warm), stop)
 
-    async def _lead(self, loaded: bytes | None, warm: WarmTables, over: asyncio.Event) -> None:
+    async def _lead(self, warm: WarmTables, over: asyncio.Event) -> None:
         warm.stop()
-        if await asyncio.to_thread(file_content, self.path) != loaded:
-            self.hangup.set()  # it has changed while this process stood by
         try:
             await self.deliver(over, warm)
         finally:
@@ -209,7 +213,9 @@ class _Process:
             logger.info("cdfd %s: pipeline %s%s, %s%s", __version__, config.pipeline, of_shard, tables, searched)
             if not native.built:
                 logger.warning("cdfd-native is not used: %s. The daemon delivers the same, more slowly", native.missing)
-            reloading = Reloading(self.path, destinations, status.searches, clock, file_events, self.hangup)
+            reloading = Reloading(
+                self.path, self.loaded, destinations, status.searches, clock, file_events, self.hangup
+            )
             await run_until(stop, beside(supervisor.run(), destinations.run(), reloading.run()))
 
     @asynccontextmanager

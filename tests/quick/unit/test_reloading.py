@@ -17,14 +17,15 @@ from cdfd.daemon.http.status import Status
 from cdfd.daemon.membership.destinations import Destinations
 from cdfd.daemon.membership.discovery import Folders, SharedSearches
 from cdfd.daemon.membership.members import Members
-from cdfd.daemon.membership.reloading import Reloading, changed_settings
+from cdfd.daemon.membership.reloading import Reloading, changed_settings, file_content
 from cdfd.daemon.membership.searching import Searching
 from cdfd.daemon.membership.shard import Shard, owner
 from cdfd.daemon.supervision.supervisor import Supervisor
 from cdfd.deliver.monitor import Monitor
 from cdfd.errors import StorageError
 from cdfd.runtime.file_events import FileEvents
-from tests.support.manual_time import ManualClock
+from cdfd.runtime.tasks import background
+from tests.support.manual_time import ManualClock, passing
 
 FILES: dict[str, Any] = {"pipeline": "shop", "sink": {"kind": "files", "path": "/out"}, "progress": {"ledger": "none"}}
 SPARK: dict[str, Any] = {
@@ -42,6 +43,7 @@ class Daemon:
         self.table_names: list[str] = []
         self.write(*uris)
         config, clock = load(self.path), ManualClock()
+        self.clock = clock
         self.status = Status(config, clock, shard)
         self.controller = Controller("shop", (), clock)
         self.supervisor = Supervisor(asyncio.Event(), clock)
@@ -55,7 +57,9 @@ class Daemon:
             yield searching
 
         self.destinations = Destinations(config, self.status, open_destination)
-        self.reloading = Reloading(self.path, self.destinations, self.status.searches, clock, events, asyncio.Event())
+        self.reloading = Reloading(
+            self.path, file_content(self.path), self.destinations, self.status.searches, clock, events, asyncio.Event()
+        )
 
     def write(self, *uris: str, **more: Any) -> None:
         self.path.write_text(json.dumps({"tables": [{"uri": uri} for uri in uris], **self.sections, **more}))
@@ -110,6 +114,18 @@ def test_tables_come_and_go_with_their_status_metrics_and_requests(tmp_path: Pat
             assert document["reload"]["error"] is None
             while daemon.table_names != ["a", "b", "c"]:
                 await asyncio.sleep(0)
+
+    asyncio.run(scenario())
+
+
+def test_a_file_that_changes_during_the_start_is_applied(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        daemon = Daemon(tmp_path, "/a")
+        async with daemon.running():
+            daemon.write("/a", "/b")
+            async with passing(daemon.clock), background("reloading", daemon.reloading.run()):
+                while names(daemon.status) != ["a", "b"]:
+                    await asyncio.sleep(0)
 
     asyncio.run(scenario())
 
@@ -205,7 +221,7 @@ def test_a_sink_that_cannot_be_opened_keeps_no_change_from_the_others(
         write("/a", "old", "stays")
         status = Status(load(path), clock)
         destinations = Destinations(load(path), status, open_destination)
-        reloading = Reloading(path, destinations, status.searches, clock, FileEvents(), asyncio.Event())
+        reloading = Reloading(path, None, destinations, status.searches, clock, FileEvents(), asyncio.Event())
         async with asyncio.timeout(20), destinations.running():
             write("/b", "stays", "two", "three")
             await reloading.reload()
