@@ -10,10 +10,10 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from cdfd.deliver.mailbox import Mailbox
-from cdfd.deliver.monitor import Monitor
+from cdfd.deliver.monitor import Monitor, ResnapshotProgress
 from cdfd.deliver.recorder import Recorder
 from cdfd.deliver.requests import Notification, Refused, Request, answer, refusal
-from cdfd.errors import CdfdError, FencedError, LogError, SinkError, UnsupportedError
+from cdfd.errors import CdfdError, FencedError, LogError, NotFoundError, SinkError, UnsupportedError
 from cdfd.log.table import Table, position_after
 from cdfd.model.control import Pause
 from cdfd.model.position import Position
@@ -90,6 +90,29 @@ class Controls:
                 self.monitor.found_version(await self.table.log.latest_version())
             await self.clock.wait(self.mailbox.interrupt, LOOK_SECONDS)
 
+    async def report(self, position: Position) -> None:
+        """Report the position, and since when there is something undelivered: clean-up also threatens a table that cannot be read."""
+        self.monitor.started(position)
+        self.report_snapshot()
+        first = position.version + 1 if position.phase == "snapshot" else position.version
+        try:
+            since_ms = (await self.table.log.stat(first)).modified_ms
+        except NotFoundError:
+            if position.phase == "stream":
+                return  # nothing is undelivered, as the loop reports soon
+            since_ms = self.clock.now_ms()  # a later commit is the first to delete files of the snapshot
+        except CdfdError:
+            return  # the stream reads the same log and raises the better error
+        self.monitor.undelivered_since(since_ms)
+
+    def report_snapshot(self) -> None:
+        """Report the incremental snapshot as it is stored. The loop counts its files once the table is not paused."""
+        state = self.sink.control.snapshot
+        progress = None
+        if state is not None:
+            progress = ResnapshotProgress(state.id, state.version, None, None, state.rows, state.where)
+        self.monitor.resnapshot(progress)
+
     async def _accomplish(self, request: Request) -> Notification:
         if not self.sink.stores_control:
             raise Refused("unsupported", f"{self.sink_name} cannot store requests: positions must be in the sink")
@@ -148,6 +171,7 @@ class Controls:
                 await self.sink.set_control(self.sink.control.begin(request.id, request.where))
             except UnsupportedError as error:
                 raise Refused("unsupported", str(error)) from None
+        self.report_snapshot()
         what = f"the files of {request.table}" + (f" where {request.where}" if request.where else "")
         return answer(request, "STARTED", f"{what} are published again, from version {position.version} on")
 
@@ -158,7 +182,7 @@ class Controls:
                 raise Refused("conflict", f"no incremental snapshot of {request.table} is in progress")
             return answer(request, "ABORTED", "the incremental snapshot is stopped")
         await self.sink.set_control(replace(self.sink.control, snapshot=None).remember(request.id))
-        self.monitor.resnapshot(None)
+        self.report_snapshot()
         message = f"the incremental snapshot {snapshot.id} is stopped after {snapshot.rows} rows"
         return answer(request, "ABORTED", message, rows=snapshot.rows)
 
@@ -178,6 +202,7 @@ class Controls:
             raise Refused("conflict", f"the table cannot move: {error}") from None
         if self.sink.control.snapshot is None and self.recorder is not None:
             self.recorder.delivered(version, following.table_id, following.digest)
+        await self.report(following)
         message = f"{request.table} is moved from version {position.version} to version {version + 1}"
         return answer(request, "MOVED", message, version=version + 1, before=position.version)
 

@@ -24,7 +24,7 @@ from cdfd.deliver.resuming import Policies, check_fit, check_schema_change, expl
 from cdfd.delta.actions import Metadata
 from cdfd.delta.header import Header
 from cdfd.delta.retention import Retention
-from cdfd.errors import CdfdError, LogError, MissingFileError, NotFoundError, Within
+from cdfd.errors import CdfdError, LogError, MissingFileError, Within
 from cdfd.log.start import wait_for_start_position
 from cdfd.log.stream import PlanStream, version_batches
 from cdfd.log.table import Table
@@ -140,7 +140,7 @@ class Feed:
                 # Clean-up does not wait for a table that is paused from the start: its retention is reported, too.
                 with contextlib.suppress(CdfdError):  # the log matters once the table is resumed
                     self._note_retention(await self.table.log.header())
-                await self._begin_at(delivered)
+                await self._controls.report(delivered)
             await self._controls.obey()  # a table that fails further on can be paused, too
         begun = await self._start()
         if begun is None:
@@ -148,7 +148,7 @@ class Feed:
         position = begun
         # The table has to be the one that the position was stored for.
         await unless_set(self.stop, self.tailer.resume(position))
-        await self._begin_at(position)
+        await self._controls.report(position)
         while not self.stop.is_set():
             try:
                 with explain_gap():
@@ -168,21 +168,7 @@ class Feed:
                 moved = (position.table_id, position.version) != (before.table_id, before.version)
                 if moved and not self.stop.is_set():
                     await self.tailer.resume(position)
-                    await self._begin_at(position)
-
-    async def _begin_at(self, position: Position) -> None:
-        """Report the position, and since when there is something undelivered: clean-up also threatens a table that cannot be read."""
-        self.monitor.started(position)
-        first = position.version + 1 if position.phase == "snapshot" else position.version
-        try:
-            since_ms = (await self.table.log.stat(first)).modified_ms
-        except NotFoundError:
-            if position.phase == "stream":
-                return  # nothing is undelivered, as the loop reports soon
-            since_ms = self.tailer.clock.now_ms()  # a later commit is the first to delete files of the snapshot
-        except CdfdError:
-            return  # the stream reads the same log and raises the better error
-        self.monitor.undelivered_since(since_ms)
+                    await self._controls.report(position)
 
     async def _start(self) -> Position | None:
         """The position to start from; None if a stop came first."""
@@ -256,7 +242,7 @@ class Feed:
             raise error
         logger.warning("%s; starting again from a snapshot", error, extra={"table": self.table.uri, "version": newest})
         await self._move(delivered, position)
-        await self._begin_at(position)
+        await self._controls.report(position)
         return position
 
     async def _move(self, before: Position, position: Position) -> None:

@@ -16,17 +16,17 @@ class ResnapshotProgress:
 
     Attributes:
         id: of the request.
-        version: whose live files are published.
-        files: how many files are selected.
-        remaining: how many of them are not published yet.
+        version: whose live files are published; -1 until the loop begins it.
+        files: how many files are selected; None until the loop has counted them, which it does not while the table is paused.
+        remaining: how many of them are not published yet; None as `files`.
         rows: rows so far.
         where: the condition; empty: all files.
     """
 
     id: str
     version: int
-    files: int
-    remaining: int
+    files: int | None
+    remaining: int | None
     rows: int
     where: str
 

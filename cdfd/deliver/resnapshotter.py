@@ -300,5 +300,6 @@ async def cancel_impossible(controls: Controls, position: Position) -> None:
     if state is None or (position.phase == "stream" and state.version < position.version):
         return
     await controls.sink.set_control(replace(controls.sink.control, snapshot=None))
+    controls.report_snapshot()
     why = "the table was moved back" if position.phase == "stream" else "a snapshot of the table has all rows"
     controls.mailbox.news(abort_notice(state.id, controls.name, why, state.rows))

@@ -12,6 +12,7 @@ from cdfd import __version__
 from cdfd.daemon.http.history import POINTS, SECONDS, History
 from cdfd.daemon.http.status import Status
 from cdfd.daemon.http.table_status import TableMonitor
+from cdfd.deliver.monitor import ResnapshotProgress
 from cdfd.deliver.states import State
 from cdfd.errors import CdfdError
 from cdfd.escaping import one_line
@@ -42,7 +43,7 @@ class Facts:
         retry_in: seconds until the loop restarts.
         seconds_to_tip: time to catch up at the current rate; infinity while the lag does not shrink.
         paused_for: seconds since a request paused the table; None if it is not paused.
-        resnapshot: published and selected files of an incremental snapshot; None if there is none.
+        resnapshot: the progress of an incremental snapshot; None if there is none.
     """
 
     state: State
@@ -55,7 +56,7 @@ class Facts:
     retry_in: float | None
     seconds_to_tip: float | None
     paused_for: float | None = None
-    resnapshot: tuple[int, int] | None = None
+    resnapshot: ResnapshotProgress | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,10 +108,10 @@ def explain(facts: Facts) -> Explanation:
         explanation = Explanation("Everything that the daemon has seen is delivered.", "It looks for the next commit.")
     if facts.resnapshot is None:
         return explanation
-    done, files = facts.resnapshot
-    return replace(
-        explanation, why=f"{explanation.why} Its rows are published again: {done:,} of {files:,} files are done."
-    )
+    progress, done = facts.resnapshot, ""
+    if progress.files is not None and progress.remaining is not None:
+        done = f": {progress.files - progress.remaining:,} of {progress.files:,} files are done"
+    return replace(explanation, why=f"{explanation.why} Its rows are published again{done}.")
 
 
 def _snapshot(facts: Facts) -> Explanation:
@@ -193,7 +194,6 @@ def details(table: TableMonitor, history: History) -> dict[str, Any]:
 
 def _row(table: TableMonitor, history: History) -> dict[str, Any]:
     reading, activity, ring = table.reading(), table.activity, history.table(table.name)
-    error, progress = table.last_error, table.resnapshot_progress
     facts = Facts(
         state=reading.state,
         lag_versions=reading.lag_versions,
@@ -201,11 +201,11 @@ def _row(table: TableMonitor, history: History) -> dict[str, Any]:
         files=activity.files,
         waiting=activity.waiting,
         busiest=activity.busiest(),
-        error=error,
+        error=table.last_error,
         retry_in=table.retry_in(),
         seconds_to_tip=ring.seconds_to_tip(),
         paused_for=table.paused_for(),
-        resnapshot=None if progress is None else (progress.files - progress.remaining, progress.files),
+        resnapshot=table.resnapshot_progress,
     )
     explanation = explain(facts)
     least = min(reading.headrooms, key=lambda each: each.seconds, default=None)
@@ -226,7 +226,7 @@ def _row(table: TableMonitor, history: History) -> dict[str, Any]:
         "headroom": None
         if least is None
         else {"seconds": round(least.seconds), "at_risk": least.at_risk, "lost": least.lost},
-        "resnapshot": progress is not None,
+        "resnapshot": table.resnapshot_progress is not None,
         "trend": ring.trend(),
     }
 

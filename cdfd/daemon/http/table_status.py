@@ -84,6 +84,8 @@ class TableMonitor(Monitor):
 
     def started(self, position: Position) -> None:
         """The loop delivers from `position` on."""
+        if self._oldest is not None and self._oldest[0] > position.version:
+            self._oldest = None  # the table was moved back
         self._move(position)
         self._enter("started", position.phase)
         self._lag_known = False

@@ -10,6 +10,7 @@ from cdfd.daemon.http.activity import MOST_ERRORS, Activity
 from cdfd.daemon.http.history import BYTES, POINTS, SECONDS, TREND_POINTS, History, Ring, Sample, _together
 from cdfd.daemon.http.overview import Explanation, Facts, explain, overview
 from cdfd.daemon.http.status import Status
+from cdfd.deliver.monitor import ResnapshotProgress
 from cdfd.errors import SinkError, StorageError
 from tests.support.manual_time import ManualClock
 from tests.support.statuses import NOW_MS, at, configuration, snapshot_at, version
@@ -175,10 +176,16 @@ AWAY = SinkError("the broker is away", hint="Look after it", retriable=True)
             Explanation("A request paused it 1 min 30 s ago.", "Nothing is delivered until a request resumes it."),
         ),
         (
-            replace(CAUGHT_UP, resnapshot=(3, 12)),
+            replace(CAUGHT_UP, resnapshot=ResnapshotProgress("a", 4, files=12, remaining=9, rows=7, where="")),
             Explanation(
                 "Everything is delivered. Its rows are published again: 3 of 12 files are done.",
                 "The daemon waits for the next commit.",
+            ),
+        ),
+        (
+            replace(CAUGHT_UP, resnapshot=ResnapshotProgress("a", -1, files=None, remaining=None, rows=0, where="")),
+            Explanation(
+                "Everything is delivered. Its rows are published again.", "The daemon waits for the next commit."
             ),
         ),
         (

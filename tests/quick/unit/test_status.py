@@ -81,6 +81,17 @@ def test_lag_goes_on_through_failures(orders: TableMonitor, clock: ManualClock) 
     assert orders.reading().lag_seconds == 6.0
 
 
+def test_a_table_that_moves_back_is_as_old_as_the_entry_there(orders: TableMonitor) -> None:
+    orders.started(at(4))
+    orders.oldest_pending(version(4, NOW_MS - 5_000))
+    orders.started(at(2))
+    assert orders.reading().lag_versions is None
+    orders.undelivered_since(NOW_MS - 9_000)
+    orders.found_version(6)
+    assert (orders.reading().delivered_version, orders.reading().lag_versions) == (1, 5)
+    assert orders.reading().lag_seconds == 9.0
+
+
 def test_a_log_that_is_shorter_than_it_was_is_not_behind(orders: TableMonitor) -> None:
     """A backup was restored, of versions that were all delivered."""
     orders.started(at(4))

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from cdfd.daemon.http.status import Status
 from cdfd.deliver import feed as feeds
 from cdfd.deliver.mailbox import Mailbox
 from cdfd.deliver.monitor import Monitor
@@ -25,6 +26,7 @@ from tests.support.feeding import Crash, DeltaPlace, FilesPlace, MemoryPlace, Pl
 from tests.support.histories import OPERATIONS, restore, write_more
 from tests.support.lake import SCHEMA, Lake, manual_clock, rows, run, table
 from tests.support.sampling import stride
+from tests.support.statuses import configuration
 
 HISTORIES = st.lists(st.one_of(OPERATIONS, st.tuples(st.just("restore"), st.integers(0, 20))), max_size=7)
 
@@ -417,6 +419,39 @@ def test_a_pause_stops_chunks_too_and_survives_the_process(place: Place) -> None
         await finished(lake, place, resuming)
         assert resuming.answers[0].result().type == "RESUMED"
         assert values(again(place)) == values(writer.rows().to_pylist())
+
+    run(scenario())
+
+
+def test_a_paused_table_shows_its_incremental_snapshot_and_where_it_moved(place: Place) -> None:
+    async def scenario() -> None:
+        clock = manual_clock()
+        lake = Lake(clock)
+        await table(lake, 6, clock)
+        await feed(lake, place, clock, until=1, start="earliest")
+        monitor = Status(configuration(), clock).table("orders")
+
+        async def ask(*requests: Request) -> dict[str, Any]:
+            """The status after requests to a loop that starts, and then stops."""
+            mailbox, stop = Mailbox(), asyncio.Event()
+            answers = [mailbox.put(each) for each in requests]
+            paused = asyncio.create_task(feed(lake, place, clock, stop=stop, mailbox=mailbox, monitor=monitor))
+            await clock.wait_for_sleepers()
+            assert all(answer.done() for answer in answers)
+            document = monitor.document()
+            stop.set()
+            await paused
+            return document
+
+        begun = (await ask(request("pause"), request("snapshot", "b")))["resnapshot"]
+        assert begun == {"id": "b", "version": -1, "files": None, "remaining": None, "rows": 0, "where": ""}
+        monitor.resnapshot(None)  # as after a restart
+        document = await ask()
+        assert (document["delivered_version"], document["lag_versions"], document["resnapshot"]) == (1, 4, begun)
+        document = await ask(request("move", "c", version=5))
+        assert (document["delivered_version"], document["lag_versions"], document["resnapshot"]) == (5, 0, None)
+        assert document["lag_seconds"] == 0
+        assert document["state"] == "paused"
 
     run(scenario())
 
