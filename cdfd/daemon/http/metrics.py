@@ -283,7 +283,7 @@ _GAUGES: tuple[tuple[str, str, Callable[[Reading], float | None]], ...] = (
     ),
     (
         "cdfd_paused",
-        "1 from an error that stops the table until it delivers again or is at the tip.",
+        "1 from an error that stops the table until it delivers again, is at the tip, or a request pauses it.",
         attrgetter("paused"),
     ),
     (

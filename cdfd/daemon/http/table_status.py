@@ -197,6 +197,7 @@ class TableMonitor(Monitor):
         """A request paused the table; None: the table is not paused."""
         if pause is not None:
             self._enter("paused")
+            self._work()  # the request stops the table now, and not the error
         elif self._pause is not None:
             self._enter("resumed", None if self.position is None else self.position.phase)
         self._pause = pause

@@ -204,7 +204,9 @@ def test_state_follows_the_events_of_a_table(orders: TableMonitor) -> None:
     ]
 
 
-def test_paused_from_the_failure_until_something_is_delivered(status: Status, orders: TableMonitor) -> None:
+def test_paused_from_the_failure_until_something_is_delivered_or_a_request_pauses_it(
+    status: Status, orders: TableMonitor
+) -> None:
     def paused() -> float:
         return measured(status)["cdfd_paused"]
 
@@ -222,6 +224,9 @@ def test_paused_from_the_failure_until_something_is_delivered(status: Status, or
     orders.failed(RETRIABLE, 1.0)
     orders.started(at(5))
     orders.at_tip()
+    assert paused() == 0
+    orders.failed(RETRIABLE, 1.0)
+    orders.paused(Pause("a", NOW_MS))
     assert paused() == 0
 
 
