@@ -69,15 +69,25 @@ annotations:
 {{- else if $volume.enabled -}}yes{{- end -}}
 {{- end -}}
 
+{{/* Not empty if a location is on the file system of the pod. */}}
+{{- define "cdfd.isLocal" -}}
+{{- if or (not (contains "://" .)) (hasPrefix "file:" (lower .)) -}}yes{{- end -}}
+{{- end -}}
+
+{{/* Where the ledger is; empty if the configuration does not say. */}}
+{{- define "cdfd.ledger" -}}
+{{- dig "progress" "ledger" "" .Values.config | default "" -}}
+{{- end -}}
+
 {{/* Whether no pod keeps anything: positions are in the sink, tables in stores, and the ledger is in a store, or there is none. */}}
 {{- define "cdfd.keepsNothing" -}}
 {{- $config := .Values.config -}}
 {{- $sinks := pick $config "sink" "sinks" | toYaml -}}
 {{- $folder := include "cdfd.folderSink" . -}}
-{{- $ledger := dig "progress" "ledger" "none" $config -}}
-{{- $remote := or (has $ledger (list "none" "source")) (contains "://" $ledger) -}}
+{{- $ledger := include "cdfd.ledger" . | default "none" -}}
+{{- $remote := or (has $ledger (list "none" "source")) (not (include "cdfd.isLocal" $ledger)) -}}
 {{- range $table := $config.tables -}}
-{{- $remote = and $remote (contains "://" ($table.uri | default $table.discover | default "" | toString)) -}}
+{{- $remote = and $remote (not (include "cdfd.isLocal" ($table.uri | default $table.discover | default "" | toString))) -}}
 {{- end -}}
 {{- $local := or $folder (and (contains "at_least_once" $sinks) (eq $ledger "none")) (eq (dig "engine" "kind" "embedded" $config) "spark") -}}
 {{- if and $remote (not $local) -}}yes{{- end -}}
@@ -86,7 +96,7 @@ annotations:
 {{/* Not empty if a sink writes into a folder. */}}
 {{- define "cdfd.folderSink" -}}
 {{- range $sink := concat (list (.Values.config.sink | default dict)) (values (.Values.config.sinks | default dict)) -}}
-{{- if or (eq ($sink.kind | default "") "files") (and (eq ($sink.kind | default "") "delta") (not (contains "://" ($sink.path | default "")))) -}}yes{{- end -}}
+{{- if or (eq ($sink.kind | default "") "files") (and (eq ($sink.kind | default "") "delta") (include "cdfd.isLocal" ($sink.path | default ""))) -}}yes{{- end -}}
 {{- end -}}
 {{- end -}}
 
@@ -138,7 +148,7 @@ annotations:
 {{- end -}}
 {{- end -}}
 {{- $_ := set $config "http" $http -}}
-{{- if and (eq (include "cdfd.volume" .) "") (eq (.Values.persistence.enabled | toString) "auto") (not (dig "progress" "ledger" "" $config)) -}}
+{{- if and (eq (include "cdfd.volume" .) "") (eq (.Values.persistence.enabled | toString) "auto") (not (include "cdfd.ledger" .)) -}}
 {{- /* The default is a folder of the pod, and would be lost with it. */ -}}
 {{- $_ := set $config "progress" (merge (dict "ledger" "none") ($config.progress | default dict)) -}}
 {{- end -}}
@@ -246,14 +256,14 @@ configMap:
 {{/* Why several pods cannot run; empty if they can. They share what is written about the tables. */}}
 {{- define "cdfd.notShared" -}}
 {{- $config := .Values.config -}}
-{{- $ledger := dig "progress" "ledger" (ternary "none" "" (eq (.Values.persistence.enabled | toString) "auto")) $config -}}
+{{- $ledger := include "cdfd.ledger" . | default (ternary "none" "" (eq (.Values.persistence.enabled | toString) "auto")) -}}
 {{- if eq (dig "engine" "kind" "embedded" $config) "spark" -}}
 config.engine.kind spark does not support several pods
 {{- else if include "cdfd.volume" . -}}
 {{- if not (or .Values.persistence.existingClaim (has "ReadWriteMany" .Values.persistence.accessModes)) -}}
 all pods use one volume: set persistence.accessModes to [ReadWriteMany], or persistence.enabled to false and config.progress.ledger to a place such as on S3
 {{- end -}}
-{{- else if and $config (not (or (has $ledger (list "none" "source")) (contains "://" $ledger))) -}}
+{{- else if and $config (not (has $ledger (list "none" "source"))) (include "cdfd.isLocal" $ledger) -}}
 without a volume, set config.progress.ledger to a place that all pods share, such as on S3, or to none
 {{- end -}}
 {{- end -}}

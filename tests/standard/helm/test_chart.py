@@ -132,6 +132,10 @@ KEPT: list[dict[str, Any]] = [
     },
     {"config": CONFIG | {"engine": {"kind": "spark", "spark": {"checkpoint": "s3://c"}}}},
     {"config": None, "configFrom": {"secret": "x"}},
+    {"config": CONFIG | {"progress": {"ledger": "file:///var/lib/cdfd/ledger"}}},
+    {"config": CONFIG | {"tables": [{"uri": "FILE:///lake/orders"}]}},
+    {"config": CONFIG | {"tables": [*CONFIG["tables"], {"discover": "file:///lake/*"}]}},
+    {"config": CONFIG | {"sink": {"kind": "delta", "path": "file:///var/lib/cdfd/copies"}}},
 ]
 
 
@@ -167,6 +171,12 @@ def test_ledger_that_both_pods_share_is_used(chart: Chart, ledger: str, delivery
     objects = chart.objects(config=CONFIG | {"progress": {"ledger": ledger}, "sink": sink})
     assert one(objects, "Deployment")["spec"]["replicas"] == 2
     assert yaml.safe_load(configuration(objects))["progress"] == {"ledger": ledger}
+
+
+def test_a_ledger_without_a_value_counts_as_not_set(chart: Chart) -> None:
+    objects = chart.objects(config=CONFIG | {"progress": {"ledger": None, "interval": "5s"}})
+    assert one(objects, "Deployment")["spec"]["replicas"] == 2
+    assert yaml.safe_load(configuration(objects))["progress"] == {"ledger": "none", "interval": "5s"}
 
 
 def test_the_service_and_the_selectors_find_the_daemon_only(chart: Chart) -> None:
@@ -599,9 +609,18 @@ def test_two_pods_stand_by_for_each_other_if_they_share_the_ledger(chart: Chart,
         {"persistence": {"enabled": False}},
         {"persistence": {"existingClaim": "mine"}},
         {"config": CONFIG | {"sink": {"kind": "files", "path": "/x"}}, "persistence": {"enabled": False}},
+        {"config": CONFIG | {"progress": {"ledger": "file:///x"}}, "persistence": {"enabled": False}},
         {"config": None, "configFrom": {"secret": "x"}, "persistence": {"enabled": False}},
     ],
-    ids=["one volume", "off", "ledger in the pod", "unknown claim", "files in the pod", "unknown configuration"],
+    ids=[
+        "one volume",
+        "off",
+        "ledger in the pod",
+        "unknown claim",
+        "files in the pod",
+        "file: in the pod",
+        "unknown configuration",
+    ],
 )
 def test_one_pod_runs_alone_otherwise(chart: Chart, values: dict[str, Any]) -> None:
     objects = chart.objects(**values)
