@@ -11,31 +11,26 @@
 {{- end -}}
 {{- end -}}
 
+{{/* Quoted, as all names: those of releases and namespaces may be numbers. */}}
 {{- define "cdfd.selectorLabels" -}}
-app.kubernetes.io/name: {{ include "cdfd.name" . }}
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/name: {{ include "cdfd.name" . | quote }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{- end -}}
 
+{{/* Labels of an object. The chart's own win, because selectors and monitors need them. Takes the root, and optionally more labels. */}}
 {{- define "cdfd.labels" -}}
-helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | trunc 63 }}
-{{ include "cdfd.selectorLabels" . }}
-app.kubernetes.io/part-of: cdfd
-app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
-app.kubernetes.io/managed-by: {{ .Release.Service }}
-{{- with .Values.commonLabels }}
-{{ toYaml . }}
-{{- end }}
+{{- $own := merge (dict "app.kubernetes.io/part-of" "cdfd") (include "cdfd.selectorLabels" .root | fromYaml) -}}
+{{- toYaml (merge $own (.labels | default dict) .root.Values.commonLabels) -}}
 {{- end -}}
 
 {{/* Metadata of an object. Takes the root, and optionally name, labels and annotations. */}}
 {{- define "cdfd.metadata" -}}
-name: {{ .name | default (include "cdfd.fullname" .root) }}
-namespace: {{ .root.Release.Namespace }}
+name: {{ .name | default (include "cdfd.fullname" .root) | quote }}
+namespace: {{ .root.Release.Namespace | quote }}
 labels:
-  {{- include "cdfd.labels" .root | nindent 2 }}
-  {{- with .labels }}
-  {{- toYaml . | nindent 2 }}
-  {{- end }}
+  {{- $chart := printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace "+" "_" | trunc 63 }}
+  {{- $versions := dict "helm.sh/chart" $chart "app.kubernetes.io/version" .root.Chart.AppVersion "app.kubernetes.io/managed-by" .root.Release.Service }}
+  {{- include "cdfd.labels" (dict "root" .root "labels" (merge $versions (.labels | default dict))) | nindent 2 }}
 {{- with merge (dict) (.annotations | default dict) .root.Values.commonAnnotations }}
 annotations:
   {{- toYaml . | nindent 2 }}
@@ -238,12 +233,12 @@ basicAuth:
 {{- $key := ternary "cdfd.yaml" .Values.configFrom.key $own -}}
 {{- if or .Values.configFrom.secret (and $own (eq .Values.configKind "Secret")) -}}
 secret:
-  secretName: {{ .Values.configFrom.secret | default (include "cdfd.fullname" .) }}
+  secretName: {{ .Values.configFrom.secret | default (include "cdfd.fullname" .) | quote }}
   defaultMode: 0440
   items: [{key: {{ $key | quote }}, path: cdfd.yaml}]
 {{- else -}}
 configMap:
-  name: {{ .Values.configFrom.configMap | default (include "cdfd.fullname" .) }}
+  name: {{ .Values.configFrom.configMap | default (include "cdfd.fullname" .) | quote }}
   items: [{key: {{ $key | quote }}, path: cdfd.yaml}]
 {{- end -}}
 {{- end -}}

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
+from collections.abc import Hashable
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +70,47 @@ def test_cdfd_check_would_deliver_the_rendered_configuration(chart: Chart, tmp_p
     checked = cdfd("check", "-c", tmp_path / "cdfd.yaml", "--json")
     assert checked.code == 0, checked
     assert json.loads(checked.out)["tables"]
+
+
+def test_names_may_be_numbers(chart: Chart) -> None:
+    values = {"config": CONFIG, "fullnameOverride": "789", "nameOverride": "10", "persistence": {"enabled": True}}
+    done = chart.run("template", "123", FOLDER, "--namespace", "456", values=values)
+    objects = [each for each in yaml.safe_load_all(done.stdout) if each is not None]
+    assert one(objects, "Service")["metadata"]["name"] == "789"
+    assert one(objects, "Service")["metadata"]["namespace"] == "456"
+    assert one(objects, "Service")["spec"]["selector"] == {
+        "app.kubernetes.io/name": "10",
+        "app.kubernetes.io/instance": "123",
+    }
+    volumes = {volume["name"]: volume for volume in pod(objects)["spec"]["volumes"]}
+    names = volumes["config"]["configMap"]["name"], volumes["data"]["persistentVolumeClaim"]["claimName"]
+    assert names == ("789", "789")
+    for each in (*objects, pod(objects)):
+        described = {"kind": each.get("kind"), **each["metadata"]}
+        assert all(isinstance(value, str) for value in described.get("labels", {}).values()), described
+        assert all(isinstance(described.get(key, ""), str) for key in ("name", "namespace")), described
+
+
+class UniqueKeys(yaml.SafeLoader):
+    """YAML with a key twice is an error, as for Kubernetes."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        mapping = super().construct_mapping(node, deep)
+        assert len(mapping) == len(node.value), node.start_mark
+        return mapping
+
+
+def test_labels_of_yours_do_not_replace_those_of_the_chart(chart: Chart) -> None:
+    labels = {"app.kubernetes.io/part-of": "lake", "app.kubernetes.io/name": "x", "helm.sh/chart": "y", "team": "data"}
+    values = {"commonLabels": labels, "podLabels": labels, "podMonitor": {"enabled": True, "labels": labels}}
+    done = chart.render(**values)
+    assert done.returncode == 0, done.stderr
+    objects = [each for each in yaml.load_all(done.stdout, UniqueKeys) if each is not None]
+    for each in (one(objects, "PodMonitor"), one(objects, "Service"), pod(objects)):
+        shown = each["metadata"]["labels"]
+        assert (shown["app.kubernetes.io/part-of"], shown["app.kubernetes.io/name"]) == ("cdfd", "cdfd")
+        assert shown["team"] == "data"
+    assert one(objects, "Service")["metadata"]["labels"]["helm.sh/chart"].startswith("cdfd-")
 
 
 @examples
