@@ -209,16 +209,23 @@ basicAuth:
 {{ end -}}
 {{- end -}}
 
-{{/* Everybody who can look at the namespace can read a ConfigMap. */}}
+{{/* Everybody who can look at the namespace can read a ConfigMap. Headers of a table are names of columns, and those of a collector secrets. */}}
 {{- define "cdfd.refusePlainSecrets" -}}
+{{- $path := .path -}}
 {{- if kindIs "map" .value -}}
 {{- range $key, $value := .value -}}
-{{- $path := printf "%s.%s" $.path $key -}}
-{{- $secret := or (regexMatch "(^|_)(password|secret|token)$" $key) (eq $key "secret_access_key") -}}
-{{- if and $secret (kindIs "string" $value) (not (hasPrefix "${" $value)) -}}
-{{- fail (printf "%s is a secret in a ConfigMap: use ${NAME} with extraEnv or envFrom, %s_file with extraVolumes, or configKind: Secret" $path $key) -}}
+{{- include "cdfd.refusePlainSecrets" (dict "path" (printf "%s.%s" $path $key) "value" $value) -}}
 {{- end -}}
-{{- include "cdfd.refusePlainSecrets" (dict "path" $path "value" $value) -}}
+{{- else if kindIs "slice" .value -}}
+{{- range $index, $value := .value -}}
+{{- include "cdfd.refusePlainSecrets" (dict "path" (printf "%s[%d]" $path $index) "value" $value) -}}
+{{- end -}}
+{{- else if not (or (kindIs "invalid" .value) (regexMatch "(^|[^$])[$][{]" (toString .value)) (regexMatch "^config[.]tables.*[.]headers[.]" $path)) -}}
+{{- $in_map := regexMatch "^config[.](telemetry[.]otel[.]headers[.]|engine[.]spark[.]conf[.].*(?i:password|secret|token|key|(secret|account[.]key)[.].*)$)" $path -}}
+{{- $alone := regexMatch "([._](password|secret|token)|[.](secret_access_key|hmac_key))$" $path -}}
+{{- if or $in_map $alone (and (eq $path "config.engine.spark.remote") (contains ";token=" (toString .value))) -}}
+{{- $file := ternary "" (printf ", %s_file with extraVolumes" (regexFind "[^.]*$" $path)) $in_map -}}
+{{- fail (printf "%s is a secret in a ConfigMap: use ${NAME} with extraEnv or envFrom%s, or configKind: Secret" $path $file) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}

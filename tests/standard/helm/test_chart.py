@@ -17,6 +17,7 @@ import yaml
 
 from cdfd.config import parser
 from cdfd.config.settings import Settings
+from cdfd.config.validation_errors import file_settings
 from cdfd.daemon.membership.shard import Shard
 from tests.support.commands import cdfd, history
 from tests.support.helm.chart import CONFIG, EXAMPLES, FOLDER, Chart, Object, configuration, daemon, one, pod
@@ -391,6 +392,17 @@ def test_a_changed_configuration_restarts_the_pod_and_a_new_chart_does_not(chart
     [
         ({"sink": {"security": {"password": "hunter2"}}}, "config.sink.security.password is a secret in a ConfigMap"),
         ({"storage": {"s3": {"secret_access_key": "x"}}}, "config.storage.s3.secret_access_key is a secret"),
+        ({"storage": {"s3": {"session_token": 1234}}}, "config.storage.s3.session_token is a secret"),
+        ({"engine": {"spark": {"remote": "sc://h:1/;token=hunter2"}}}, "config.engine.spark.remote is a secret"),
+        ({"engine": {"spark": {"conf": {"spark.ssl.keyPassword": "hunter2"}}}}, "keyPassword is a secret"),
+        (
+            {"engine": {"spark": {"conf": {"fs.azure.account.key.lake.dfs.core.windows.net": "hunter2"}}}},
+            "windows.net is a secret in a ConfigMap: use ${NAME} with extraEnv or envFrom, or configKind: Secret",
+        ),
+        (
+            {"telemetry": {"otel": {"headers": {"x-team": "hunter2"}}}},
+            "config.telemetry.otel.headers.x-team is a secret",
+        ),
         ({"http": {"listen": "0.0.0.0:1"}}, "config.http.listen is set by the chart"),
     ],
 )
@@ -401,6 +413,30 @@ def test_a_configuration_that_is_refused(chart: Chart, config: dict[str, Any], w
     said = chart.refused(config=merged)
     assert what in said
     assert "hunter2" not in said
+
+
+def test_a_plain_key_of_a_mask_is_refused(chart: Chart) -> None:
+    masked = CONFIG["tables"][0] | {"mask": {"email": {"method": "hmac_sha256", "hmac_key": "hunter2"}}}
+    assert "config.tables[0].mask.email.hmac_key is a secret" in chart.refused(config=CONFIG | {"tables": [masked]})
+
+
+def test_every_secret_setting_is_refused(chart: Chart) -> None:
+    shown = {"username", "access_key_id", "remote"}  # of `remote`, the token alone is secret
+    for name in file_settings() - shown:
+        config = CONFIG | {"storage": {"s3": {name: "hunter2"}}}
+        assert f"{name} is a secret in a ConfigMap" in chart.refused(config=config)
+
+
+def test_what_is_no_secret_may_be_in_a_config_map(chart: Chart) -> None:
+    table = CONFIG["tables"][0] | {"headers": {"token": "session"}, "mask": {"password": {"method": "nullify"}}}
+    conf = {"spark.executor.memory": "4g", "spark.kubernetes.authenticate.oauthTokenFile": "/t", "x.token": "${TOKEN}"}
+    spark = {"remote": "sc://h:1", "conf": conf}
+    headers = {"authorization": "Bearer ${TOKEN}"}
+    config = CONFIG | {"tables": [table], "engine": {"spark": spark}, "telemetry": {"otel": {"headers": headers}}}
+    rendered = yaml.safe_load(configuration(chart.objects(config=config)))
+    assert {key: rendered[key] for key in config} == config
+    remote = CONFIG | {"engine": {"spark": {"remote": "sc://h:1/;token=${TOKEN}"}}}
+    assert "token=${TOKEN}" in configuration(chart.objects(config=remote))
 
 
 def test_secrets_may_be_references_or_in_a_secret(chart: Chart) -> None:
@@ -432,6 +468,7 @@ def test_secrets_may_be_references_or_in_a_secret(chart: Chart) -> None:
         ({"config": CONFIG | {"tables": []}}, "/config/tables"),
         ({"config": CONFIG | {"sink": {"kind": "files", "path": "/x", "mode": 416}}}, "/config/sink/mode"),
         ({"config": CONFIG | {"table": []}}, "table"),
+        ({"config": CONFIG | {"http": {"hosts": "cdfd.example.com"}}}, "/config/http/hosts"),
         ({"podMonitor": {"interval": "often"}}, "/podMonitor/interval"),
     ],
 )
