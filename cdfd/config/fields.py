@@ -36,7 +36,7 @@ def in_folder(place: str, info: ValidationInfo) -> str:
     return os.path.normpath(os.path.join(folder, place))
 
 
-Text: TypeAlias = Annotated[str, BeforeValidator(values.read_now), Field(min_length=1)]
+Text: TypeAlias = Annotated[str, Field(min_length=1), BeforeValidator(values.read_now)]
 LocalPath: TypeAlias = Annotated[str, Field(min_length=1), AfterValidator(in_folder)]
 Folder: TypeAlias = Annotated[str, PlainValidator(values.folder), AfterValidator(in_folder)]
 Name: TypeAlias = Annotated[str, PlainValidator(values.topic_name)]

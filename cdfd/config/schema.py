@@ -152,7 +152,7 @@ class _FileSchema(GenerateJsonSchema):
         return _one_of(schema["expected"])
 
     def str_schema(self, schema: Any) -> JsonSchemaValue:
-        return dict(_TEXT)
+        return _TEXT | ({"minLength": schema["min_length"]} if "min_length" in schema else {})
 
     def bool_schema(self, schema: Any) -> JsonSchemaValue:
         return _PARSED[values.flag]

@@ -27,6 +27,7 @@ _EXPECTED = {
     "model_type": "expected a mapping",
     "model_attributes_type": "expected a mapping",
     "string_too_short": "expected text that is not empty",
+    "too_short": "at least one is required",
     "finite_number": "expected a finite number",
 }
 

@@ -604,6 +604,30 @@ def test_errors_show_no_secret(security: str) -> None:
 @pytest.mark.parametrize(
     ("section", "expected"),
     [
+        ("storage: {s3: {region: ''}}", "storage.s3.region: expected text that is not empty"),
+        ("spill: {path: ''}", 'spill.path: expected text that is not empty, found ""'),
+        (
+            "telemetry: {openlineage: {namespace: ''}}",
+            "telemetry.openlineage.namespace: expected text that is not empty",
+        ),
+    ],
+)
+def test_empty_texts_are_named_as_such(section: str, expected: str) -> None:
+    assert problems(MINIMAL + section) == (f"{expected} (line {MINIMAL.count(chr(10)) + 1})",)
+
+
+def test_empty_items_and_lists_are_named_as_such() -> None:
+    registry = "sink: {kind: kafka, bootstrap_servers: 'h:1', schema_registry: {url: []}}"
+    text = f"pipeline: p\ntables: [{{uri: /t, key: ['']}}]\n{registry}"
+    assert problems(text) == (
+        'tables[0].key[0]: expected text that is not empty, found "" (line 2)',
+        "sink.schema_registry.url: at least one is required (line 3)",
+    )
+
+
+@pytest.mark.parametrize(
+    ("section", "expected"),
+    [
         ("telemetry: {otel: {headers: authorization=hunter2}}", "telemetry.otel.headers: expected a mapping"),
         (
             "telemetry: {otel: {headers: [authorization=hunter2]}}",
