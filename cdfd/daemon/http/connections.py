@@ -10,6 +10,7 @@ import os
 import re
 import socket
 import stat
+import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from ipaddress import ip_address
@@ -24,6 +25,8 @@ CONNECTION_SECONDS = 30.0
 MOST_CONNECTIONS = 100
 """Approximate limit of open connections. Above it, the daemon closes the oldest ones."""
 _SWEEP_SECONDS = 0.5
+LONGEST_PATH = 103 if sys.platform == "darwin" else 107
+"""Bytes of the path of a Unix socket."""
 
 _HOST = re.compile(r"(\[[^\[\]]+\]|[^\[\]:]*)(?::[0-9]*)?")
 
@@ -91,16 +94,28 @@ def private_socket(path: str) -> Iterator[socket.socket]:
                     os.unlink(path)
 
 
-def _remove_unused(path: str) -> None:
-    try:
+def check_socket_path(path: str) -> None:
+    """Check what is known before a socket is made.
+
+    Raises:
+        ConfigError: the path is too long, or another file is there.
+    """
+    if (size := len(os.fsencode(path))) > LONGEST_PATH:
+        what = f"the path of the socket has {size} bytes, and at most {LONGEST_PATH} are possible: {path}"
+        raise ConfigError(what, hint="Set `controls.socket` to a shorter path")
+    with suppress(OSError):  # nothing is there, or only the daemon's user can see it
         if not stat.S_ISSOCK(os.lstat(path).st_mode):
             raise ConfigError(f"{path} exists and is not a socket", hint="Set `controls.socket` to another path")
-    except FileNotFoundError:
-        return
+
+
+def _remove_unused(path: str) -> None:
+    check_socket_path(path)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.settimeout(1.0)
         try:
             probe.connect(path)
+        except FileNotFoundError:
+            return
         except ConnectionRefusedError:
             os.unlink(path)
             return

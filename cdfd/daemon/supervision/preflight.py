@@ -48,6 +48,10 @@ def preflight(config: Settings, shard: Shard | None = None, *, standby: bool = F
         QueueAddress.parse(config.poll.notifications).check_installed()
     if config.http.tls is not None:
         ServerTls(config.http.tls).warn_of_expiry()
+    if config.controls.socket is not None:
+        from cdfd.daemon.http.connections import check_socket_path  # imports aiohttp
+
+        check_socket_path(config.controls.socket)
     if config.telemetry.otel.endpoint is not None and find_spec("opentelemetry") is None:
         raise ConfigError(
             "telemetry.otel is set, but OpenTelemetry is not installed", hint="Run pip install 'cdfd[otel]'"

@@ -13,13 +13,16 @@ from typing import Any
 import aiohttp
 import pytest
 
-from cdfd.config.sections import Http, HttpAuthentication
+from cdfd.config.sections import Controls, Http, HttpAuthentication
+from cdfd.config.settings import Settings
 from cdfd.config.values import Listen, Secret
 from cdfd.daemon.controls.controller import Controller
+from cdfd.daemon.http.connections import LONGEST_PATH, private_socket
 from cdfd.daemon.http.controls import ControlRoutes
 from cdfd.daemon.http.history import History
 from cdfd.daemon.http.server import serve, serve_socket
 from cdfd.daemon.http.status import Status
+from cdfd.daemon.supervision.preflight import preflight
 from cdfd.deliver.mailbox import MOST_WAITING
 from cdfd.deliver.requests import MOST_BYTES, Refused, answer
 from cdfd.errors import ConfigError, ListenError
@@ -230,7 +233,21 @@ async def test_the_token_is_enough_where_reading_needs_credentials() -> None:
         assert (await client.post("/tables/orders/pause", token="reader"))[0] == 401
 
 
+def controlled_at(path: Path) -> Settings:
+    config = configuration()
+    return config.model_copy(update={"controls": Controls(socket=str(path))})
+
+
 class TestSocket:
+    @pytest.mark.parametrize(("length", "fits"), [(LONGEST_PATH, True), (LONGEST_PATH + 1, False)])
+    def test_a_path_that_is_too_long_is_refused_before_the_start(
+        self, length: int, fits: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+        path = Path("x" * length)
+        with private_socket(str(path)) if fits else pytest.raises(ConfigError, match=f"has {length} bytes"):
+            preflight(controlled_at(path))
+
     def served(self, path: Path, test: Callable[[aiohttp.ClientSession], Awaitable[None]]) -> None:
         async def run() -> None:
             clock = ManualClock(NOW_MS)
@@ -293,6 +310,8 @@ class TestSocket:
 
         self.served(path, test)
         path.write_text("mine")
+        with pytest.raises(ConfigError, match="not a socket"):
+            preflight(controlled_at(path))
         with pytest.raises(ConfigError, match="not a socket"):
             self.served(path, nothing)
         assert path.read_text() == "mine"
