@@ -64,7 +64,7 @@ def _lines(
     yield "# For completion in an editor, make that file once: cdfd config schema > cdfd.schema.json"
     yield ""
     yield "# A part of the names of positions and transactions. No two pipelines may share it."
-    yield f"pipeline: {pipeline}"
+    yield f"pipeline: {_scalar(pipeline)}"
     yield ""
     yield "tables:"
     for uri, name, header in zip(tables, names, headers, strict=True):

@@ -58,6 +58,14 @@ def test_file_has_the_key_and_the_change_feed_of_each_table(tmp_path: Path) -> N
     assert "has no change data feed" in second
 
 
+@pytest.mark.parametrize("arguments", [["null"], ["null", "-o", "null.yaml"]])
+def test_a_pipeline_may_be_called_null(tmp_path: Path, arguments: list[str]) -> None:
+    make(tmp_path / "null")
+    ended = cdfd("init", *arguments, cwd=tmp_path)
+    assert ended.code == 0, ended.err
+    assert load(tmp_path / arguments[-1] if arguments[1:] else tmp_path / "cdfd.yaml").pipeline == "null"
+
+
 def test_existing_file_is_never_written(tmp_path: Path) -> None:
     make(tmp_path / "orders")
     (tmp_path / "cdfd.yaml").write_text("mine\n")
