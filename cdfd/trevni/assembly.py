@@ -52,7 +52,7 @@ def _offsets(lengths: Numbers) -> Any:
     return pa.py_buffer(offsets.astype(np.int32))
 
 
-def _map(key: Leaf, value: Shape, columns: Mapping[int, Slice], lengths: Numbers) -> Any:
+def _map(key: Shape, value: Shape, columns: Mapping[int, Slice], lengths: Numbers) -> Any:
     count = int(lengths.sum())
     kind: Any = pa.map_(arrow_type(key), arrow_field("value", value))
     pair = pa.struct([kind.key_field, kind.item_field])

@@ -143,7 +143,8 @@ class _Columnator:
         entries = None
         if schema.get("logicalType") == "map" and isinstance(items, Record) and len(items.fields) == 2:
             key, value = (field.shape for field in items.fields)
-            entries = (key, value) if isinstance(key, Leaf) else None
+            # Arrow's maps have no nulls as keys.
+            entries = None if isinstance(key, Union) else (key, value)
         return Array(column, items, inner, entries)
 
     def _item(self, path: str, schema: Any, parent: str | None, namespace: str) -> tuple[int, Shape, bool]:

@@ -52,12 +52,12 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Array:
-    """Lists. `inner` says that the items' values are in the same column."""
+    """Lists. `inner` says that the items' values are in the same column. Maps have `entries`: the shapes of keys and values."""
 
     column: int
     items: Shape
     inner: bool
-    entries: tuple[Leaf, Shape] | None = None
+    entries: tuple[Shape, Shape] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,8 +67,8 @@ def _to_arrow(shape: Shape, value: Any) -> Any:
             return {
                 field.name: _to_arrow(field.shape, each) for field, each in zip(fields, value.values(), strict=True)
             }
-        case Array(entries=(_, item)):
-            return [(each["key"], _to_arrow(item, each["value"])) for each in value]
+        case Array(entries=(key, item)):
+            return [(_to_arrow(key, each["key"]), _to_arrow(item, each["value"])) for each in value]
         case Array(items=items):
             return [_to_arrow(items, each) for each in value]
         case Map(value=item):
@@ -86,9 +86,8 @@ def _to_avro(shape: Shape, value: Any, names: Any) -> Any:
         case Record(fields):
             each = zip(fields, names["fields"], strict=True)
             return {field["name"]: _to_avro(own.shape, value[own.name], field["type"]) for own, field in each}
-        case Array(entries=(_, item)):
-            inside = names["items"]["fields"][1]["type"]
-            return [{"key": key, "value": _to_avro(item, each, inside)} for key, each in value]
+        case Array(items=Record() as entry, entries=(_, _)):
+            return [_to_avro(entry, {"key": key, "value": each}, names["items"]) for key, each in value]
         case Array(items=items):
             return [_to_avro(items, each, names["items"]) for each in value]
         case Map(value=item):

@@ -27,19 +27,28 @@ SIMPLE: dict[pa.DataType, st.SearchStrategy[Any]] = {
 
 
 @st.composite
-def fields(draw: st.DrawFn, depth: int = 3) -> tuple[pa.DataType, st.SearchStrategy[Any], bool]:
-    """A type, values of it, and whether it is nullable."""
-    nullable = draw(st.booleans())
-    if depth == 0 or draw(st.integers(0, 2)) == 0:
-        kind = draw(st.sampled_from(list(SIMPLE)))
-        values = SIMPLE[kind]
-    elif draw(st.booleans()):
-        inner, each, inside = draw(fields(depth - 1))
-        kind, values = pa.list_(pa.field("element", inner, inside)), st.lists(each, max_size=4)
-    else:
-        children = draw(st.lists(fields(depth - 1), max_size=3))
-        kind = pa.struct([pa.field(f"f{n}", each, inside) for n, (each, _, inside) in enumerate(children)])
-        values = st.fixed_dictionaries({f"f{n}": each for n, (_, each, _) in enumerate(children)})
+def fields(draw: st.DrawFn, depth: int = 3, *, key: bool = False) -> tuple[pa.DataType, st.SearchStrategy[Any], bool]:
+    """A type, values of it, and whether it is nullable, which the key of a map is not."""
+    nullable = not key and draw(st.booleans())
+    nested = draw(st.sampled_from(["simple", "list", "map", "struct"])) if depth else "simple"
+    kind: pa.DataType
+    values: st.SearchStrategy[Any]
+    match nested:
+        case "list":
+            inner, each, inside = draw(fields(depth - 1))
+            kind, values = pa.list_(pa.field("element", inner, inside)), st.lists(each, max_size=4)
+        case "map":
+            key_type, keys, _ = draw(fields(depth - 1, key=True))
+            inner, each, inside = draw(fields(depth - 1))
+            kind = pa.map_(key_type, pa.field("value", inner, inside))
+            values = st.lists(st.tuples(keys, each), max_size=4)
+        case "struct":
+            children = draw(st.lists(fields(depth - 1), max_size=3))
+            kind = pa.struct([pa.field(f"f{n}", each, inside) for n, (each, _, inside) in enumerate(children)])
+            values = st.fixed_dictionaries({f"f{n}": each for n, (_, each, _) in enumerate(children)})
+        case _:
+            kind = draw(st.sampled_from(list(SIMPLE)))
+            values = SIMPLE[kind]
     return kind, st.none() | values if nullable else values, nullable
 
 

@@ -39,6 +39,7 @@ SCHEMA = pa.schema(
         pa.field("texts", pa.list_(pa.field("element", pa.string(), nullable=False)), nullable=False),
         pa.field("map", pa.map_(pa.string(), pa.int32())),
         pa.field("maps", pa.map_(pa.int32(), pa.map_(pa.string(), pa.list_(pa.decimal128(5, 1))))),
+        pa.field("places", pa.map_(INNER, pa.map_(pa.list_(pa.int32()), pa.string()))),
         pa.field("variant", pa.json_(pa.string())),
         pa.field("a b.c#", pa.int32()),
         pa.field("void", pa.null()),
@@ -66,8 +67,9 @@ def _value(kind: Any, nullable: bool, chance: random.Random, nulls: float) -> An
         fields = [kind.field(number) for number in range(kind.num_fields)]
         return {each.name: _value(each.type, each.nullable, chance, nulls) for each in fields}
     if types.is_map(kind):
-        keys = {_value(kind.key_type, False, chance, nulls) for _ in range(chance.randrange(4))}
-        return [(key, _value(kind.item_type, True, chance, nulls)) for key in keys]
+        keys = [_value(kind.key_type, False, chance, nulls) for _ in range(chance.randrange(4))]
+        unique = {repr(key): key for key in keys}.values()
+        return [(key, _value(kind.item_type, True, chance, nulls)) for key in unique]
     if types.is_list(kind):
         nullable = kind.value_field.nullable
         return [_value(kind.value_type, nullable, chance, nulls) for _ in range(chance.randrange(4))]
