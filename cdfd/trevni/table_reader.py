@@ -1,23 +1,23 @@
 """A file's rows as Arrow record batches, and the row of a value."""
 
+import math
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import cached_property, partial
+from decimal import Context, Decimal
+from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from cdfd.errors import ConfigError, TrevniError
-from cdfd.runtime.arrays import array_of, scalar_of
+from cdfd.runtime.arrays import scalar_of
 from cdfd.trevni import avro_schema
-from cdfd.trevni.assembly import assemble, logical
+from cdfd.trevni.assembly import assemble
 from cdfd.trevni.column_reader import ColumnReader
 from cdfd.trevni.metadata import RESERVED, ColumnMetadata, FileMetadata
 from cdfd.trevni.rows import LOAD_BYTES, Reader, Run, run_all
 from cdfd.trevni.shapes import Array, Field, Leaf, Record, Shape, Union, arrow_field, columns_of
-from cdfd.trevni.shredding import physical
 from cdfd.trevni.source import Source
 from cdfd.trevni.values.value_types import ARROW
 
@@ -188,37 +188,73 @@ class TableReader:
 
         Args:
             name: of the column.
-            value: to look for.
+            value: to look for. It is compared exactly, and may be outside of the range of the column's type.
 
         Returns:
             The number of the row, or of rows if there is none.
 
         Raises:
-            ConfigError: the column is unknown, or has no first values.
+            ConfigError: the column is unknown, has no first values, or cannot be compared with the value.
             TrevniError: the file is damaged.
         """
         leaf = next((each.shape for each in self.shape.fields if each.name == name), None)
         if not isinstance(leaf, Leaf) or not self.metadata.columns[leaf.column].values:
             hint = "Write the file with first_values"
             raise ConfigError(f"there is no column {name!r:.100} with first values", hint=hint)
-        wanted: Any = array_of([value], leaf.arrow)
         table = self.reader.blocks(leaf.column)
-        assert table.first_values is not None
-        first: Any = table.first_values
-        # As bytes, the decimal -1 is above 1.
-        order = partial(int.from_bytes, byteorder="big", signed=True) if pa.types.is_decimal(leaf.arrow) else None
-        key: Any = physical(leaf, wanted, name)[0].as_py()
-        block = max(0, bisect_left(first, key if order is None else order(key), key=order) - 1)
         if not len(table):
             return 0
-        row = int(table.first_rows[block])
+        assert table.first_values is not None
+        order = _order(leaf.arrow)
+        try:
+            wanted = _wanted(leaf, value)
+            block = max(0, bisect_left(table.first_values, wanted, key=order) - 1)
+        except (TypeError, ValueError, ArithmeticError, pa.ArrowException):
+            what = f"column {name!r:.100} cannot be compared with {value!r:.100}"
+            raise ConfigError(what, hint=f"Give a value for the type {leaf.arrow}") from None
+        row, end = (int(each) for each in table.first_rows[block : block + 2])
         reader = ColumnReader(self.reader.source, table, block, row, runs=self.metadata.runs)
-        end = int(table.first_rows[block + 1])
         reader.load(end)
-        values = reader.take(end, end - row).values
-        if pa.types.is_decimal(leaf.arrow):
-            values = logical(leaf, values)
-        else:
-            wanted = physical(leaf, wanted, name)
-        place = pc.index(pc.greater_equal(values, wanted[0]), scalar_of(True)).as_py()
-        return end if place < 0 else row + int(place)
+        values: Any = reader.take(end, end - row).values
+        return row + bisect_left(values, wanted, key=lambda each: order(each.as_py()))
+
+
+def _order(kind: pa.DataType) -> Callable[[Any], Any]:
+    """How stored values of a type are compared: as Python's numbers and text, times as nanoseconds."""
+    if pa.types.is_decimal(kind):
+        # As bytes, the decimal -1 is above 1. 16 bytes have 39 digits.
+        return lambda stored: Decimal(int.from_bytes(stored, signed=True)).scaleb(-kind.scale, Context(prec=39))
+    if pa.types.is_floating(kind):
+        # Sorted columns end with NaN.
+        return lambda stored: math.inf if math.isnan(stored) else stored
+    if pa.types.is_temporal(kind):
+        unit = _nanoseconds(kind)
+        return lambda stored: stored * unit
+    return lambda stored: stored
+
+
+def _wanted(leaf: Leaf, value: Any) -> Any:
+    """A value as `_order` has those that are stored.
+
+    Raises:
+        TypeError, ValueError, pa.ArrowException: it has no place among them.
+    """
+    if leaf.symbols is not None:
+        return leaf.symbols.index(value)
+    if pa.types.is_temporal(leaf.arrow):
+        scalar = value if isinstance(value, pa.Scalar) else scalar_of(value)
+        kinds = pa.types.is_timestamp, pa.types.is_date32, pa.types.is_time
+        if not any(matches(leaf.arrow) and matches(scalar.type) for matches in kinds):
+            raise TypeError
+        return scalar.value * _nanoseconds(scalar.type)
+    number_or_text: Any = value.as_py() if isinstance(value, pa.Scalar) else value
+    if number_or_text != number_or_text:
+        raise ValueError("NaN is neither below nor above a number")
+    return number_or_text
+
+
+_NANOSECONDS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
+
+
+def _nanoseconds(kind: Any) -> int:
+    return 86_400 * 10**9 if pa.types.is_date32(kind) else _NANOSECONDS[kind.unit]

@@ -141,7 +141,7 @@ class TrevniFile:
         """The first row whose value is not below `value`, in a sorted column with first values. Reads one block.
 
         Raises:
-            ConfigError: there is no such column with first values.
+            ConfigError: there is no such column with first values, or it cannot be compared with the value.
             TrevniError: the file is damaged.
         """
         with self._naming():

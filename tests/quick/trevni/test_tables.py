@@ -1,8 +1,10 @@
 """Arrow tables to Trevni files and back."""
 
+import datetime as dt
 import io
 import itertools
 import json
+import math
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -15,8 +17,8 @@ import cdfd.trevni as trevni
 from cdfd.errors import ConfigError, DataError, StorageError, UnsupportedError
 from cdfd.trevni import metadata as headers
 from cdfd.trevni.assembly import logical
-from cdfd.trevni.avro_schema import DEEPEST, parse
-from cdfd.trevni.file_writer import FileWriter
+from cdfd.trevni.avro_schema import DEEPEST, KEY, parse
+from cdfd.trevni.file_writer import ColumnRows, FileWriter
 from cdfd.trevni.metadata import ColumnMetadata
 from cdfd.trevni.shapes import Leaf, arrow_type
 from cdfd.trevni.shredding import physical
@@ -175,6 +177,91 @@ def test_the_row_of_a_value_is_found_in_one_block(tmp_path: Path) -> None:
             expected = next((row for row, value in enumerate(values) if value >= wanted), len(values))
             assert reader.find(name, of(wanted)) == expected
             assert len(counting.read) == 1
+
+
+UTC_NOON, HOUR = dt.datetime(2020, 1, 1, 12, tzinfo=dt.UTC), dt.timedelta(hours=1)
+NOON, FIRST, LAST = (UTC_NOON.replace(year=year, tzinfo=None) for year in (2020, 1, 9999))
+WANTED: list[tuple[pa.DataType, list[Any], list[Any]]] = [
+    (pa.int8(), [1, 2, 3], [-300, 300, -math.inf, math.inf, 1.5, Decimal("2.5"), 3.0, pa.scalar(2), np.int64(2)]),
+    (pa.int64(), [-(2**63), 2**53 + 1, 2**63 - 1], [-(2**63) - 1, 2**63, 2.0**53, 2.0**53 + 2, 2.0**63, 0.5]),
+    (pa.float32(), [0.5, 1e10, math.inf], [2**70, 1, -(2**200), Decimal("0.51"), math.inf]),
+    (pa.float64(), [0.1, 2.0], [Decimal("0.1"), 1, Decimal("1e400")]),
+    (
+        pa.decimal128(5, 2),
+        [Decimal("-1"), Decimal("1.00"), Decimal("2.00")],
+        [Decimal("1.005"), 12345, -12345, 0.99, 1],
+    ),
+    (pa.decimal128(38, 0), [Decimal(-(10**38) + 1), Decimal(10**38 - 1)], [10**38 - 2, 10**38, -math.inf, math.inf]),
+    (pa.timestamp("ms"), [NOON, NOON + HOUR], [NOON + dt.timedelta(microseconds=1), FIRST, LAST]),
+    (pa.timestamp("ms"), [NOON, NOON + HOUR], [pa.scalar(NOON + HOUR, pa.timestamp("ns")), pa.scalar(NOON)]),
+    (pa.timestamp("us", "UTC"), [UTC_NOON], [UTC_NOON.astimezone(dt.timezone(HOUR)), UTC_NOON + HOUR]),
+    (pa.timestamp("ns"), [NOON], [FIRST, LAST]),
+    (pa.date32(), [dt.date.min, dt.date(2020, 1, 1)], [dt.date(1970, 1, 1), dt.date(2020, 1, 1), dt.date.max]),
+    (pa.time32("ms"), [dt.time(1), dt.time(2)], [dt.time(1, 0, 0, 1), dt.time(2), dt.time.max]),
+    (pa.string(), ["a", "é", "\U0001f600"], ["", "b", "\ud800", "\uffff", pa.scalar("é")]),
+    (pa.binary(), [b"a", b"bb"], [b"", b"b", b"c"]),
+    (pa.binary(2), [b"aa", b"bb"], [b"b", b"bbb"]),
+    (pa.bool_(), [False, True], [False, True]),
+]
+
+
+def sorted_file(kind: pa.DataType, values: list[Any]) -> trevni.TrevniFile:
+    schema, file = pa.schema([pa.field("c", kind, nullable=False)]), io.BytesIO()
+    table = pa.Table.from_arrays([pa.array(values, kind)], schema=schema)
+    trevni.write_table(table, file, first_values=["c"], block_bytes=10)
+    return trevni.TrevniFile(file)
+
+
+@pytest.mark.parametrize(
+    ("kind", "values", "wanted"), WANTED, ids=lambda each: str(each) if isinstance(each, pa.DataType) else ""
+)
+def test_the_value_to_find_is_compared_exactly(kind: pa.DataType, values: list[Any], wanted: list[Any]) -> None:
+    with sorted_file(kind, values) as file:
+        for each in wanted:
+            value = each.as_py() if isinstance(each, pa.Scalar) else each
+            assert file.find("c", each) == sum(other < value for other in values), each
+
+
+@pytest.mark.parametrize(
+    ("kind", "values", "wanted"),
+    [
+        (pa.int64(), [1, 2], [None, "1", b"1", math.nan, Decimal("NaN"), Decimal("sNaN"), [], NOON, np.array([1, 2])]),
+        (pa.float64(), [1.0], [None, "1", math.nan]),
+        (pa.decimal128(5, 2), [Decimal(1)], [None, "1", math.nan, Decimal("sNaN"), NOON]),
+        (
+            pa.timestamp("us"),
+            [NOON],
+            [None, "2020-01-01", 5, math.nan, NOON.date(), NOON.time(), HOUR, 2**80, "\ud800"],
+        ),
+        (pa.timestamp("us"), [NOON], [np.datetime64("NaT"), object()]),
+        (pa.date32(), [NOON.date()], [None, NOON, 5]),
+        (pa.time64("us"), [NOON.time()], [None, NOON, 5]),
+        (pa.string(), ["a"], [None, b"a", 1]),
+        (pa.binary(), [b"a"], [None, "a", 1]),
+    ],
+    ids=lambda each: str(each) if isinstance(each, pa.DataType) else "",
+)
+def test_a_value_of_another_kind_cannot_be_found(kind: pa.DataType, values: list[Any], wanted: list[Any]) -> None:
+    with sorted_file(kind, values) as file:
+        for each in wanted:
+            with pytest.raises(ConfigError, match=r"column 'c' cannot be compared with .* Give a value for the type"):
+                file.find("c", each)
+
+
+def test_a_sorted_column_ends_with_nan() -> None:
+    with sorted_file(pa.float64(), [1.0, 2.0, math.nan, math.nan]) as file:
+        assert [file.find("c", each) for each in (2, 2.5, Decimal(3), math.inf)] == [1, 2, 2, 2]
+
+
+def test_symbols_of_an_enum_are_found_in_their_order() -> None:
+    enum = {"name": "e", "type": {"type": "enum", "name": "E", "symbols": ["low", "high"]}}
+    schema = json.dumps({"type": "record", "name": "r", "fields": [enum]}).encode()
+    writer = FileWriter([ColumnMetadata("e", ValueType.INT, values=True)], metadata={KEY: schema})
+    writer.write(3, [ColumnRows(None, pa.array([0, 0, 1], pa.int32()), np.arange(4))])
+    with trevni.TrevniFile(io.BytesIO(b"".join(writer.finish()))) as file:
+        assert [file.find("e", symbol) for symbol in ("low", "high")] == [0, 2]
+        with pytest.raises(ConfigError, match="cannot be compared with 'none'"):
+            file.find("e", "none")
 
 
 def test_only_sorted_columns_with_first_values_can_be_searched(tmp_path: Path) -> None:
