@@ -88,6 +88,7 @@ class TrevniFile:
         self, source: Where, *, use_threads: bool = True, storage_options: StorageOptions | None = None
     ) -> None:
         self._path = os.fspath(source) if isinstance(source, str | os.PathLike) else None
+        self._closed = False
         with ExitStack() as stack:
             opened_source = stack.enter_context(open_source(source, storage_options))
             self._run = stack.enter_context(in_threads()) if use_threads else run_all
@@ -120,7 +121,9 @@ class TrevniFile:
         start, end = _bounds(rows, self.num_rows)
         with self._naming():
             shape = self._reader.select(columns)
-            yield from self._reader.batches(shape, start, end, rows=batch_size, run=self._run)
+            for batch in self._reader.batches(shape, start, end, rows=batch_size, run=self._run):
+                yield batch
+                self._check_open()
 
     def read(self, columns: Sequence[str] | None = None, rows: Rows | None = None) -> pa.Table:
         """Rows as one table; see `read_table`."""
@@ -157,13 +160,19 @@ class TrevniFile:
             return self._reader.reader.blocks(column)
 
     def close(self) -> None:
-        """Close the file, unless it was open already."""
+        """Close the file, unless it was open already. Then nothing more is read."""
+        self._closed = True
         self._stack.close()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ConfigError("the file is closed", hint="Read all rows before you close it")
 
     @contextmanager
     def _naming(self) -> Iterator[None]:
         """Errors name the file."""
         try:
+            self._check_open()
             yield
         except CdfdError as error:
             raise error.within(path=self._path) from None

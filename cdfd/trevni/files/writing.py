@@ -13,7 +13,7 @@ from typing import IO, Self
 
 import pyarrow as pa
 
-from cdfd.errors import StorageError
+from cdfd.errors import ConfigError, StorageError
 from cdfd.storage import durable
 from cdfd.storage.local import LocalStorage
 from cdfd.trevni.column_writer import BLOCK_BYTES
@@ -94,6 +94,7 @@ class TrevniWriter:
     ) -> None:
         self._where = where
         self._options = storage_options
+        self._closed = False
         with ExitStack() as stack:
             self._store = SpillStore()
             stack.callback(self._store.close)
@@ -115,6 +116,8 @@ class TrevniWriter:
         Raises:
             CdfdError: as `write_table`.
         """
+        if self._closed:
+            raise ConfigError("the file is closed", hint="Write all rows before you close it")
         self._writer.write(batch, self._run)
 
     def write_table(self, table: pa.Table) -> None:
@@ -127,11 +130,14 @@ class TrevniWriter:
             self.write_batch(batch)
 
     def close(self) -> None:
-        """Complete the file.
+        """Complete the file. A writer that is closed already does nothing.
 
         Raises:
             StorageError: it cannot be written.
         """
+        if self._closed:
+            return
+        self._closed = True
         with self._stack:
             parts = self._writer.finish(self._run)
             if not isinstance(self._where, str | os.PathLike):
@@ -160,6 +166,7 @@ class TrevniWriter:
         if kind is None:
             self.close()
         else:
+            self._closed = True
             self._stack.close()
 
 

@@ -1,10 +1,12 @@
 """Arrow tables to Trevni files and back."""
 
+import contextlib
 import datetime as dt
 import io
 import itertools
 import json
 import math
+from collections.abc import Callable, Iterable
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -59,6 +61,42 @@ def test_batches_that_are_written_one_by_one(tmp_path: Path) -> None:
         assert file.num_rows == 1000
     assert max(batch.num_rows for batch in batches) <= 100
     assert pa.Table.from_batches(batches).equals(table)
+
+
+@pytest.mark.parametrize("use_threads", [True, False])
+def test_a_file_is_written_once(tmp_path: Path, use_threads: bool) -> None:
+    table = rows.table(20)
+    with trevni.TrevniWriter(tmp_path / "rows.trv", table.schema, use_threads=use_threads) as writer:
+        writer.write_table(table)
+        writer.close()
+        with pytest.raises(ConfigError, match="the file is closed"):
+            writer.write_table(table)
+    assert trevni.read_table(tmp_path / "rows.trv").equals(table)
+
+
+def test_a_writer_that_an_error_has_left_writes_nothing(tmp_path: Path) -> None:
+    table = rows.table(20)
+    with contextlib.suppress(KeyError), trevni.TrevniWriter(tmp_path / "rows.trv", table.schema) as writer:
+        writer.write_table(table)
+        raise KeyError
+    writer.close()
+    with pytest.raises(ConfigError, match="the file is closed"):
+        writer.write_table(table)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("use_threads", [True, False])
+def test_a_closed_file_is_not_read(tmp_path: Path, use_threads: bool) -> None:
+    trevni.write_table(sorted_table(pa.int64(), range(10)), tmp_path / "rows.trv", first_values=["c"])
+    with trevni.TrevniFile(tmp_path / "rows.trv", use_threads=use_threads) as file:
+        batches = file.iter_batches(5)
+        next(batches)
+        file.close()
+    reads: list[Callable[[], object]] = [file.read, lambda: next(file.iter_batches()), lambda: next(batches)]
+    for read in (*reads, lambda: file.find("c", 1), lambda: file.blocks(0)):
+        with pytest.raises(ConfigError, match=r"the file is closed .*rows\.trv"):
+            read()
+    assert (file.num_rows, file.schema.names) == (10, ["c"])
 
 
 @pytest.mark.parametrize("some", [range(1), range(1234, 1300), range(1999, 2000), range(5, 5), slice(-3, None), (7, 9)])
@@ -205,10 +243,14 @@ WANTED: list[tuple[pa.DataType, list[Any], list[Any]]] = [
 ]
 
 
-def sorted_file(kind: pa.DataType, values: list[Any]) -> trevni.TrevniFile:
-    schema, file = pa.schema([pa.field("c", kind, nullable=False)]), io.BytesIO()
-    table = pa.Table.from_arrays([pa.array(values, kind)], schema=schema)
-    trevni.write_table(table, file, first_values=["c"], block_bytes=10)
+def sorted_table(kind: pa.DataType, values: Iterable[Any]) -> pa.Table:
+    schema = pa.schema([pa.field("c", kind, nullable=False)])
+    return pa.Table.from_arrays([pa.array(values, kind)], schema=schema)
+
+
+def sorted_file(kind: pa.DataType, values: Iterable[Any]) -> trevni.TrevniFile:
+    file = io.BytesIO()
+    trevni.write_table(sorted_table(kind, values), file, first_values=["c"], block_bytes=10)
     return trevni.TrevniFile(file)
 
 
