@@ -23,17 +23,18 @@
 A nullable column is a union with null. Names that Avro does not allow get `_` for other characters, and the attribute `arrow.name`.
 """
 
+import json
 import re
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-import orjson
 import pyarrow as pa
 from pyarrow import types
 
 from cdfd.errors import UnsupportedError
+from cdfd.runtime.arrays import type_without_views
 from cdfd.trevni.avro_names import RecordNames, legal, unique
-from cdfd.trevni.avro_schema import FIELD_ID, NAME, TYPE
+from cdfd.trevni.avro_schema import DEEPEST, FIELD_ID, NAME, TYPE
 
 
 def avro_schema(schema: pa.Schema, name: str = "row") -> bytes:
@@ -46,9 +47,24 @@ def avro_schema(schema: pa.Schema, name: str = "row") -> bytes:
     Raises:
         UnsupportedError: a column is of a type that Avro has no form for.
     """
-    names = RecordNames(name)
-    document = {"type": "record", "name": names.take(), "fields": _fields(list(schema), names)}
-    return orjson.dumps(document)
+    for field in schema:
+        _check_depth(field)
+    names, fields = RecordNames(name), [field.with_type(type_without_views(field.type)) for field in schema]
+    document = {"type": "record", "name": names.take(), "fields": _fields(fields, names)}
+    # orjson writes 254 levels of JSON, and a nullable record takes four.
+    return json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def _check_depth(field: Any) -> None:
+    """Refuse a type that `avro_schema.parse` refuses as too deep, before anything walks over it."""
+    kinds = [field.type]
+    for _ in range(DEEPEST):
+        kinds = [kind for kind in kinds if types.is_nested(kind)]
+        if not kinds:
+            return
+        kinds = [kind.field(number).type for kind in kinds for number in range(kind.num_fields)]
+    hint = "Leave the column out, or store what is inside as JSON"
+    raise UnsupportedError(f"column {field.name} is nested deeper than the {DEEPEST} levels of Trevni files", hint=hint)
 
 
 def _fields(fields: Iterable[Any], names: RecordNames) -> list[dict[str, Any]]:

@@ -27,7 +27,7 @@ KEY = "avro.schema"
 NAME, TYPE, FIELD_ID = "arrow.name", "arrow.type", "field-id"
 """Attributes of the schema: a column's name that Avro does not allow, an Arrow type that Avro does not have, and a column's id."""
 DEEPEST = 100
-"""Levels of a schema, at most."""
+"""Records, arrays and maps within each other, at most, with the record that is a row."""
 
 _SIMPLE: Mapping[str, tuple[ValueType, Any]] = {
     "null": (ValueType.NULL, pa.null()),
@@ -98,6 +98,8 @@ class _Columnator:
             kind, arrow, symbols = simple
             name = _full_name(schema, namespace) if path is None else path
             return Leaf(self._add(name, kind, parent, array=False), kind, arrow, symbols)
+        if isinstance(schema, list):
+            return self._union(path, schema, parent, namespace)
         name = _full_name(schema, namespace) if _type(schema) == "record" else ""
         if name in self._open and name:
             raise TrevniError(f"the Avro schema is recursive: {name!r:.100} contains itself")
@@ -106,8 +108,6 @@ class _Columnator:
             raise TrevniError(f"the Avro schema has more than {DEEPEST} levels")
         self._open.append(name)
         try:
-            if isinstance(schema, list):
-                return self._union(path, schema, parent, namespace)
             match _type(schema):
                 case "record":
                     return self._record(path, schema, parent, _full_name(schema, namespace).rpartition(".")[0])

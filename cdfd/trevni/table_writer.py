@@ -52,9 +52,10 @@ class TableWriter:
         block_bytes: int = BLOCK_BYTES,
     ) -> None:
         self.schema = schema
+        # First, because it refuses types that are nested too deeply to walk over.
+        text = to_avro(schema)
         fields = [field.with_type(type_without_views(field.type)) for field in schema]
         self._stored = pa.schema(fields, schema.metadata)
-        text = to_avro(self._stored)
         columns, self._shape = avro_schema.parse(text, MOST_COLUMNS)
         codecs = {"": codec} if isinstance(codec, str) else codec
         checksums = {"": checksum} if isinstance(checksum, str) else checksum

@@ -1,5 +1,6 @@
 """Avro container files, by fastavro: a row at a time, so for conversion only."""
 
+import json
 from collections.abc import Iterator
 from itertools import islice
 from types import ModuleType
@@ -40,7 +41,7 @@ def read(file: BinaryIO, batch_rows: int) -> tuple[pa.Schema, Iterator[pa.Record
         reader = fastavro.reader(file)
     except (ValueError, EOFError, KeyError) as error:
         raise DataError(f"the file is not an Avro file: {error}") from None
-    _, shape = avro_schema.parse(orjson.dumps(_plain(reader.writer_schema)), MOST_COLUMNS)
+    _, shape = avro_schema.parse(json.dumps(_plain(reader.writer_schema)), MOST_COLUMNS)
     if not isinstance(shape, Record):
         raise DataError("the rows of the Avro file are not records")
     schema = pa.schema([arrow_field(field.name, field.shape) for field in shape.fields])

@@ -107,6 +107,16 @@ def test_json_lines_are_converted_with_a_schema_that_fits_all_rows(tmp_path: Pat
     assert [json.loads(line) for line in (tmp_path / "back.jsonl").read_text().splitlines()] == expected
 
 
+def test_deeply_nested_rows_are_converted_or_refused(tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").write_text('{"a":' * 98 + "1" + "}" * 98)
+    for source, target in (("rows.jsonl", "rows.trv"), ("rows.trv", "rows.avro"), ("rows.avro", "back.trv")):
+        run("convert", tmp_path / source, tmp_path / target)
+    assert run("cat", tmp_path / "back.trv").strip() == (tmp_path / "rows.jsonl").read_text()
+    (tmp_path / "deep.jsonl").write_text('{"a":' * 600 + "1" + "}" * 600)
+    error = run("convert", tmp_path / "deep.jsonl", tmp_path / "deep.trv", code=1)
+    assert error.startswith("cdfd: column a is nested deeper than the 100 levels of Trevni files")
+
+
 def test_an_existing_target_is_kept_unless_you_say_otherwise(tmp_path: Path, file: Path) -> None:
     target = tmp_path / "rows.parquet"
     target.write_text("mine")

@@ -8,8 +8,9 @@ import json
 import math
 from collections.abc import Callable, Iterable
 from decimal import Decimal
+from functools import reduce
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -26,6 +27,7 @@ from cdfd.trevni.shapes import Leaf, arrow_type
 from cdfd.trevni.shredding import physical
 from cdfd.trevni.source import Cursor, Source, long_bytes
 from cdfd.trevni.table_reader import TableReader
+from cdfd.trevni.table_writer import TableWriter
 from cdfd.trevni.values.lengths import Lengths
 from cdfd.trevni.values.value_types import ValueType
 from tests.support.trevni import rows
@@ -518,6 +520,33 @@ def test_schemas_have_a_number_of_levels_at_most() -> None:
     fields = [{"name": "a", "type": json.loads(nested(2))}, {"name": "b", "type": json.loads(nested(DEEPEST))}]
     with pytest.raises(trevni.TrevniError, match="the Avro schema has more than 100 levels"):
         parse(json.dumps({"type": "record", "name": "r", "fields": fields}), 1000)
+
+
+Nest: TypeAlias = Callable[[pa.DataType, Any], tuple[pa.DataType, Any]]
+NESTS: dict[str, tuple[int, Nest]] = {
+    "struct": (DEEPEST - 1, lambda kind, value: (pa.struct([("f", kind)]), {"f": value})),
+    "struct without nulls": (DEEPEST - 1, lambda kind, value: (pa.struct([pa.field("f", kind, False)]), {"f": value})),
+    "list": (DEEPEST - 1, lambda kind, value: (pa.list_(pa.field("element", kind)), [value])),
+    "map": (DEEPEST // 2 - 1, lambda kind, value: (pa.map_(pa.string(), kind), [("k", value)])),
+    "map by numbers": (DEEPEST // 2 - 1, lambda kind, value: (pa.map_(pa.int8(), kind), [(1, value)])),
+    "map by maps": (DEEPEST // 2 - 1, lambda kind, value: (pa.map_(kind, pa.int8()), [(value, 1)])),
+}
+
+
+@pytest.mark.parametrize("name", NESTS)
+def test_columns_have_a_number_of_levels_at_most(name: str) -> None:
+    most, nest = NESTS[name]
+
+    def nested(levels: int) -> tuple[pa.DataType, Any]:
+        return reduce(lambda inner, _: nest(*inner), range(levels), (pa.int64(), 1))
+
+    kind, value = nested(most)
+    table, file = pa.table({"c": pa.array([value], kind)}), io.BytesIO()
+    trevni.write_table(table, file, use_threads=False)
+    assert trevni.read_table(file, use_threads=False).equals(table)
+    for levels in (most + 1, 400):
+        with pytest.raises(UnsupportedError, match="column c is nested deeper than the 100 levels of Trevni files"):
+            TableWriter(pa.schema([("c", nested(levels)[0])]))
 
 
 def test_columns_have_a_number_of_levels_of_parents_at_most() -> None:
