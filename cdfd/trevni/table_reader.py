@@ -2,7 +2,7 @@
 
 import math
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from decimal import Context, Decimal
 from functools import cached_property
@@ -76,7 +76,7 @@ def arrow_schema(shape: Record, metadata: FileMetadata) -> pa.Schema:
     return pa.schema(fields, metadata=own or None)
 
 
-def select(shape: Record, names: Sequence[str]) -> Record:
+def select(shape: Record, names: Iterable[str]) -> Record:
     """The shape of some columns, in the file's order.
 
     Args:
@@ -84,11 +84,13 @@ def select(shape: Record, names: Sequence[str]) -> Record:
         names: columns, or dotted names of fields of structs.
 
     Raises:
-        ConfigError: a name is unknown.
+        ConfigError: a name is unknown, or no text.
     """
     own_names = {field.name for field in shape.fields}
     wanted: dict[str, list[str]] = {}
     for name in names:
+        if not isinstance(name, str):
+            raise ConfigError(f"columns has {name!r:.100}", hint='Give names, such as ["id", "price"]')
         first, _, below = (name, "", "") if name in own_names else name.partition(".")
         if first not in own_names:
             raise ConfigError(
@@ -141,9 +143,13 @@ class TableReader:
         """The shape of some columns; None for all.
 
         Raises:
-            ConfigError: a name is unknown.
+            ConfigError: a name is unknown, or no text.
         """
-        return self.shape if columns is None else select(self.shape, columns)
+        if columns is None:
+            return self.shape
+        if isinstance(columns, str) or not isinstance(columns, Iterable):
+            raise ConfigError(f"columns is {columns!r:.100}", hint='Give names, such as ["id", "price"]')
+        return select(self.shape, columns)
 
     def batches(
         self,

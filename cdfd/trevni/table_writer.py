@@ -3,6 +3,7 @@
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
+import numpy as np
 import pyarrow as pa
 
 from cdfd.errors import ConfigError, DataError
@@ -11,7 +12,7 @@ from cdfd.trevni import avro_schema
 from cdfd.trevni.arrow_schema import avro_schema as to_avro
 from cdfd.trevni.checksums import Checksum
 from cdfd.trevni.codecs import Codec
-from cdfd.trevni.column_writer import BLOCK_BYTES
+from cdfd.trevni.column_writer import BLOCK_BYTES, LARGEST_BLOCK
 from cdfd.trevni.file_writer import BlockStore, FileWriter
 from cdfd.trevni.metadata import RESERVED
 from cdfd.trevni.rows import Run, run_all
@@ -37,7 +38,7 @@ class TableWriter:
 
     Raises:
         UnsupportedError: a column is of a type that files cannot have.
-        ConfigError: an unknown codec, checksum or column, or first values of an array column.
+        ConfigError: an unknown codec, checksum or column, first values of an array column, or an argument of a wrong type.
     """
 
     def __init__(
@@ -57,8 +58,10 @@ class TableWriter:
         fields = [field.with_type(type_without_views(field.type)) for field in schema]
         self._stored = pa.schema(fields, schema.metadata)
         columns, self._shape = avro_schema.parse(text, MOST_COLUMNS)
-        codecs = {"": codec} if isinstance(codec, str) else codec
-        checksums = {"": checksum} if isinstance(checksum, str) else checksum
+        codecs = codec if isinstance(codec, Mapping) else {"": codec}
+        checksums = checksum if isinstance(checksum, Mapping) else {"": checksum}
+        if not isinstance(block_bytes, int | np.integer) or not 0 <= block_bytes <= LARGEST_BLOCK:
+            raise ConfigError(f"block_bytes is {block_bytes!r:.100}", hint=f"Give a number up to {LARGEST_BLOCK}")
         by_name = {column.name: column for column in columns}
         for name in (*({*codecs, *checksums} - {""}), *first_values):
             if name not in by_name:
@@ -143,9 +146,14 @@ def _metadata(schema: pa.Schema, own: Mapping[str, str | bytes]) -> dict[str, by
         if not key.startswith(RESERVED.encode())
     }
     for key, value in own.items():
+        try:
+            key.encode()
+            metadata[key] = value.encode() if isinstance(value, str) else memoryview(value).tobytes()
+        except (AttributeError, TypeError, UnicodeEncodeError):
+            what = f"the metadata has {key!r:.100}: {value!r:.100}"
+            raise ConfigError(what, hint="Give keys as text, and values as text or bytes") from None
         if key.startswith(RESERVED) or key == avro_schema.KEY:
             raise ConfigError(f"the metadata has {key!r:.100}, which the format uses itself", hint="Choose another key")
-        metadata[key] = value.encode() if isinstance(value, str) else value
     return metadata
 
 

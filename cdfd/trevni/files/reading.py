@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, Self, TypeAlias
 
+import numpy as np
 import pyarrow as pa
 
 from cdfd.errors import CdfdError, ConfigError, TrevniError
@@ -116,8 +117,8 @@ class TrevniFile:
         Raises:
             CdfdError: as `read_table`.
         """
-        if batch_size < 1:
-            raise ConfigError(f"batch_size is {batch_size}", hint="Give a number from 1 on")
+        if not isinstance(batch_size, int | np.integer) or batch_size < 1:
+            raise ConfigError(f"batch_size is {batch_size!r:.100}", hint="Give a number from 1 on")
         start, end = _bounds(rows, self.num_rows)
         with self._naming():
             shape = self._reader.select(columns)
@@ -155,8 +156,12 @@ class TrevniFile:
 
         Raises:
             TrevniError: the column is damaged.
+            ConfigError: there is no column of that number.
         """
         with self._naming():
+            if column not in range(self.metadata.num_columns):
+                hint = f"The file has {self.metadata.num_columns} physical columns, from 0 on"
+                raise ConfigError(f"there is no physical column {column!r:.100}", hint=hint)
             return self._reader.reader.blocks(column)
 
     def close(self) -> None:
@@ -188,10 +193,11 @@ def _bounds(rows: Rows | None, count: int) -> tuple[int, int]:
     """First row, and the one after the last."""
     if rows is None:
         return 0, count
-    span = slice(*rows) if isinstance(rows, tuple) else rows
-    if isinstance(span, range):
-        span = slice(span.start, span.stop, span.step)
-    if span.step not in (None, 1):
-        raise ConfigError(f"the step of rows is {span.step}", hint="Read all rows, and take some of them")
-    start, end, _ = span.indices(count)
+    try:
+        span = slice(*rows) if isinstance(rows, tuple) else slice(rows.start, rows.stop, rows.step)
+        start, end, step = span.indices(count)
+    except (AttributeError, TypeError, ValueError):
+        raise ConfigError(f"rows is {rows!r:.100}", hint="Give a range, such as range(100, 200)") from None
+    if step != 1:
+        raise ConfigError(f"the step of rows is {step}", hint="Read all rows, and take some of them")
     return start, max(start, end)

@@ -92,6 +92,9 @@ class TrevniWriter:
         use_threads: bool = True,
         storage_options: StorageOptions | None = None,
     ) -> None:
+        if not isinstance(where, str | os.PathLike) and not hasattr(where, "write"):
+            hint = "Give a path, a URI or a file that is open for writing"
+            raise ConfigError(f"the file is of type {type(where).__name__}", hint=hint)
         self._where = where
         self._options = storage_options
         self._closed = False

@@ -340,11 +340,50 @@ def test_codecs_and_checksums_of_columns(tmp_path: Path) -> None:
     assert trevni.read_table(tmp_path / "rows.trv").equals(table)
 
 
-@pytest.mark.parametrize("options", [{"codec": "lzo"}, {"checksum": "md5"}, {"codec": {"c": "null"}}])
-def test_unknown_options_are_errors(tmp_path: Path, options: dict[str, str]) -> None:
+WRONG_OPTIONS: list[dict[str, Any]] = [
+    *({"codec": codec} for codec in ("lzo", 5, None, {"c": "null"}, {"": 5}, {5: "null"})),
+    *({"checksum": checksum} for checksum in ("md5", None, {"a/long": 5})),
+    *({"metadata": metadata} for metadata in ({"a": 5}, {5: "a"}, {b"a": "a"}, {"a": "\ud800"}, {"\ud800": "a"})),
+    *({"block_bytes": size} for size in (-1, "x", None, 1.5, 1 << 31)),
+    {"first_values": [5]},
+]
+
+
+@pytest.mark.parametrize("options", WRONG_OPTIONS, ids=str)
+def test_unknown_options_are_errors(tmp_path: Path, options: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
-        trevni.write_table(pa.table({"a": [1]}), tmp_path / "rows.trv", **options)  # type: ignore[arg-type]
+        trevni.write_table(pa.table({"a": [1]}), tmp_path / "rows.trv", **options)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("where", [5, None, b"rows.trv"])
+def test_what_is_no_file_is_not_written(where: Any) -> None:
+    with pytest.raises(ConfigError, match="the file is of type"):
+        trevni.write_table(pa.table({"a": [1]}), where)
+
+
+WRONG_READS: list[dict[str, Any]] = [
+    *({"columns": columns} for columns in ("n", 5, [5], [["n"]], [None])),
+    *({"rows": some} for some in (5, "n", (1, 2, 3, 4), ("a", "b"), range(0, 9, 2), slice(0, 9, 0), [1, 2])),
+]
+
+
+@pytest.mark.parametrize("options", WRONG_READS, ids=str)
+def test_columns_are_names_and_rows_are_a_range(options: dict[str, Any]) -> None:
+    with sorted_file(pa.int64(), range(10)) as file, pytest.raises(ConfigError, match=next(iter(options))):
+        file.read(**options)
+
+
+@pytest.mark.parametrize("number", [-1, 1, "x", None])
+def test_blocks_are_those_of_a_column_by_its_number(number: Any) -> None:
+    with sorted_file(pa.int64(), range(10)) as file, pytest.raises(ConfigError, match="there is no physical column"):
+        file.blocks(number)
+
+
+@pytest.mark.parametrize("size", [0, "x", None, 1.5])
+def test_a_batch_has_a_number_of_rows(size: Any) -> None:
+    with sorted_file(pa.int64(), range(10)) as file, pytest.raises(ConfigError, match="batch_size is"):
+        next(file.iter_batches(size))
 
 
 def test_a_union_of_several_types(tmp_path: Path) -> None:
