@@ -8,7 +8,8 @@ variants of a batch that are not shredded are decoded once.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable
+from array import array as compact_array
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -17,19 +18,19 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cdfd.errors import DataError
 from cdfd.runtime.arrays import array_of, to_numpy
 from cdfd.scan import variant_text as texts
+from cdfd.scan.batch_budget import BatchBudget
 from cdfd.scan.updates.equality import to_plain
 from cdfd.scan.variant_text import MAX_DEPTH, Name, Names, VariantWriter, is_object, malformed_error
 
-_MAX_BATCH_BYTES = (1 << 31) - 1
-_HINT = "Read smaller batches"
+_MAX_TEXT_BYTES = (1 << 31) - 1
 _NULL = b"\x00"
-_NAMES_KEPT = 1024
+_NAMES_KEPT = 64
+_WINDOW_ROWS = 1024
 
 
-def to_json(array: pa.Array) -> pa.Array:
+def to_json(array: pa.Array, budget: BatchBudget | None = None) -> pa.Array:
     """JSON text of each variant of a column, as it was read from Parquet.
 
     Objects and arrays stay as they are, numbers and decimals become numbers, dates and times ISO 8601 text, and binary base64. NaN and the
@@ -37,12 +38,13 @@ def to_json(array: pa.Array) -> pa.Array:
 
     Args:
         array: struct of `metadata`, `value` and `typed_value`, by name; one of the last two may be missing.
+        budget: for the texts; None for as many as an array holds.
 
     Returns:
         A string array, null where the struct is null.
 
     Raises:
-        DataError: a value is not a variant.
+        DataError: a value is not a variant, or the texts take more than the budget has.
     """
     array = to_plain(array)
     if not pa.types.is_struct(array.type):
@@ -52,71 +54,92 @@ def to_json(array: pa.Array) -> pa.Array:
     metadata = columns.get("metadata")
     if metadata is None or metadata.null_count:
         raise malformed_error("no metadata")
-    try:
-        values = _unshred(present, metadata) if "typed_value" in columns else _whole(metadata, columns.get("value"))
-        text = values.cast(pa.string())
-    except pa.ArrowInvalid as error:
-        raise DataError(f"variants do not fit into one batch: {error}", hint=_HINT) from error
+    decoded = _Texts(BatchBudget(_MAX_TEXT_BYTES) if budget is None else budget)
+    if "typed_value" in columns:
+        text = _unshred(present, metadata, decoded)
+    else:
+        text = _whole(metadata, columns.get("value"), decoded)
     if not array.null_count:
         return text
     valid = to_numpy(array.is_valid())
     return text.take(array_of(np.cumsum(valid) - 1, mask=~valid))
 
 
-def _whole(metadata: pa.Array, value: pa.Array | None) -> pa.Array:
+def _whole(metadata: pa.Array, value: pa.Array | None, decoded: _Texts) -> pa.Array:
     """Texts of variants that are not shredded. Each distinct pair of metadata and value is decoded once."""
     if value is None:
         raise malformed_error("no value")
-    names = _binary(metadata).dictionary_encode()
+    dictionaries = _binary(metadata).dictionary_encode()
     values = _binary(value).fill_null(_NULL).dictionary_encode()
-    pairs = to_numpy(names.indices).astype(np.int64) * max(len(values.dictionary), 1) + to_numpy(values.indices)
+    count = max(len(values.dictionary), 1)
+    pairs = to_numpy(dictionaries.indices).astype(np.int64) * count + to_numpy(values.indices)
     different, which = np.unique(pairs, return_inverse=True)
-    dictionaries = [Names(data) for data in names.dictionary.to_pylist()]
-    encoded = values.dictionary.to_pylist()
-    decoded = _Texts()
-    for pair in different.tolist():
-        name, number = divmod(pair, len(encoded))
-        writer = VariantWriter(dictionaries[name])
-        writer.value(encoded[number], (0, len(encoded[number])), 0)
-        decoded.add(writer)
+    encoded = _Values(values.dictionary)
+    names = functools.lru_cache(1)(lambda number: Names(dictionaries.dictionary[number].as_py()))
+    for pair in _iterate(array_of(different)):
+        dictionary, number = divmod(pair, count)
+        data = encoded[number]
+        decoded.writer(names(dictionary)).value(data, (0, len(data)), 0)
+        decoded.end()
     return decoded.spread(which)
 
 
-def _unshred(array: pa.Array, metadata: pa.Array) -> pa.Array:
+def _unshred(array: pa.Array, metadata: pa.Array, decoded: _Texts) -> pa.Array:
     """Texts of shredded variants ("Reconstructing a Shredded Variant")."""
     group = _group(array, 0)
     names = functools.lru_cache(_NAMES_KEPT)(Names)
-    decoded = _Texts()
-    for row, data in enumerate(_binary(metadata).to_pylist()):
-        writer = VariantWriter(names(data))
+    for row, data in enumerate(_iterate(_binary(metadata))):
+        writer = decoded.writer(names(data))
         if not group.write(writer, row, 0):
-            writer.pieces.append(b"null")
-        decoded.add(writer)
+            writer.text += b"null"
+        decoded.end()
     return decoded.spread(np.arange(len(metadata)))
 
 
+def _iterate(array: pa.Array) -> Iterator[Any]:
+    """The values as Python objects, few at a time."""
+    for start in range(0, len(array), _WINDOW_ROWS):
+        yield from array.slice(start, _WINDOW_ROWS).to_pylist()
+
+
+class _Values:
+    """The values of a column by row, as Python objects, few at a time. Rows are asked for in ascending order, mostly."""
+
+    def __init__(self, array: pa.Array) -> None:
+        self._array = array
+        self._start = 0
+        self._window: list[Any] = []
+
+    def __getitem__(self, row: int) -> Any:
+        if not self._start <= row < self._start + len(self._window):
+            self._start, self._window = row, self._array.slice(row, _WINDOW_ROWS).to_pylist()
+        return self._window[row - self._start]
+
+
 class _Texts:
-    """The texts of a batch. `DataError` if they do not fit into one array of strings."""
+    """The texts of an array, one after the other."""
 
-    def __init__(self) -> None:
-        self._texts: list[bytes] = []
-        self._length = 0
+    def __init__(self, budget: BatchBudget) -> None:
+        self._budget = budget
+        self._text = bytearray()
+        self._ends = compact_array("i", [0])
 
-    def add(self, writer: VariantWriter) -> None:
-        """Add the text of one variant."""
-        self._texts.append(b"".join(writer.pieces))
-        self._check_length(self._length + len(self._texts[-1]))
+    def writer(self, names: Names) -> VariantWriter:
+        """Writes the next text."""
+        return VariantWriter(names, self._text, self._budget)
+
+    def end(self) -> None:
+        """The text is complete."""
+        self._budget.check(len(self._text))
+        self._ends.append(len(self._text))
 
     def spread(self, which: npt.NDArray[np.int64]) -> pa.Array:
         """The text of each row; `which` has the number of each row's text."""
-        lengths = np.fromiter(map(len, self._texts), np.int64, len(self._texts))
-        self._check_length(int(lengths[which].sum()))
-        return array_of(self._texts, pa.large_binary()).take(array_of(which))
-
-    def _check_length(self, length: int) -> None:
-        self._length = length
-        if length > _MAX_BATCH_BYTES:
-            raise DataError(f"variants of a batch with more than {_MAX_BATCH_BYTES} bytes of JSON", hint=_HINT)
+        ends = np.frombuffer(self._ends, np.int32)
+        self._budget.charge(int(np.diff(ends).astype(np.int64)[which].sum()))
+        buffers = [None, pa.py_buffer(self._ends), pa.py_buffer(self._text)]
+        distinct = pa.Array.from_buffers(pa.string(), len(ends) - 1, buffers)
+        return distinct if np.array_equal(which, np.arange(len(distinct))) else distinct.take(array_of(which))
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,14 +152,14 @@ class _Group:
         present: the rows that have a `typed_value`.
     """
 
-    values: list[bytes | None] | None
+    values: _Values | None
     typed: _Typed | None
-    present: list[bool]
+    present: _Values | None
 
     def write(self, writer: VariantWriter, row: int, depth: int) -> bool:
         """Write that row's variant; False if it has none."""
         value = None if self.values is None else self.values[row]
-        if self.typed is not None and self.present[row]:
+        if self.typed is not None and self.present is not None and self.present[row]:
             self.typed.write(writer, row, value, depth)
             return True
         if value is None:
@@ -147,21 +170,22 @@ class _Group:
 
 @dataclass(frozen=True, slots=True)
 class _Primitives:
-    """A `typed_value` of a primitive type: its texts."""
+    """A `typed_value` of a primitive type, and the function that formats a value."""
 
-    texts: list[bytes | None]
+    values: _Values
+    text: Callable[[Any], bytes]
 
     def write(self, writer: VariantWriter, row: int, value: bytes | None, depth: int) -> None:
         if value is not None:
             raise malformed_error("both value and typed_value")
-        writer.pieces.append(self.texts[row] or b"")
+        writer.text += self.text(self.values[row])
 
 
 @dataclass(frozen=True, slots=True)
 class _Items:
     """A `typed_value` that is a list ("Arrays"): row `n` has the elements from `bounds[n]` to `bounds[n + 1]`."""
 
-    bounds: list[int]
+    bounds: _Values
     elements: _Group
 
     def write(self, writer: VariantWriter, row: int, value: bytes | None, depth: int) -> None:
@@ -169,11 +193,11 @@ class _Items:
             raise malformed_error("both value and typed_value")
         separator = b"["
         for element in range(self.bounds[row], self.bounds[row + 1]):
-            writer.pieces.append(separator)
+            writer.text += separator
             separator = b","
             if not self.elements.write(writer, element, depth + 1):
-                writer.pieces.append(b"null")
-        writer.pieces.append(b"[]" if separator == b"[" else b"]")
+                writer.text += b"null"
+        writer.text += b"[]" if separator == b"[" else b"]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,11 +217,12 @@ class _Fields:
                 raise malformed_error("a value that is not an object, next to the fields of one")
             others = {name.raw: (name, span) for name, span in writer.fields(value, (0, len(value)))}
             order = sorted(self.fields.keys() | others.keys())
-        opening = len(writer.pieces)
+        text = writer.text
+        opening = len(text)
         # A field must not be in both places. If it is, the column wins.
         for raw in order:
-            before = len(writer.pieces)
-            writer.pieces.append(b"{" if before == opening else b",")
+            before = len(text)
+            text += b"{" if before == opening else b","
             if raw not in self.fields:
                 name, span = others[raw]
                 writer.name(name)
@@ -206,8 +231,8 @@ class _Fields:
             name, group = self.fields[raw]
             writer.name(name)
             if not group.write(writer, row, depth + 1):
-                del writer.pieces[before:]
-        writer.pieces.append(b"{}" if len(writer.pieces) == opening else b"}")
+                del text[before:]
+        text += b"{}" if len(text) == opening else b"}"
 
 
 _Typed: TypeAlias = _Primitives | _Items | _Fields
@@ -222,11 +247,11 @@ def _group(array: pa.Array, depth: int) -> _Group:
         raise malformed_error(f"shredded into {array.type!s:.200} where a group was expected")
     columns = _columns(array)
     value, typed = columns.get("value"), columns.get("typed_value")
-    values = None if value is None else _binary(value).to_pylist()
+    values = None if value is None else _Values(_binary(value))
     if typed is None:
-        return _Group(values, None, [])
+        return _Group(values, None, None)
     typed = to_plain(typed)
-    return _Group(values, _typed_value(typed, depth), typed.is_valid().to_pylist())
+    return _Group(values, _typed_value(typed, depth), _Values(typed.is_valid()))
 
 
 def _typed_value(array: pa.Array, depth: int) -> _Typed:
@@ -238,10 +263,10 @@ def _typed_value(array: pa.Array, depth: int) -> _Typed:
         return _Fields(fields)
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         lengths = to_numpy(array.value_lengths().fill_null(0))
-        bounds = [0, *np.cumsum(lengths, dtype=np.int64).tolist()]
+        bounds = _Values(array_of(np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])))
         return _Items(bounds, _group(to_plain(array.flatten()), depth + 1))
-    numbers, text = _primitives(array)
-    return _Primitives([None if number is None else text(number) for number in numbers.to_pylist()])
+    values, text = _primitives(array)
+    return _Primitives(_Values(values), text)
 
 
 def _primitives(array: pa.Array) -> tuple[pa.Array, Callable[[Any], bytes]]:

@@ -9,7 +9,9 @@ from __future__ import annotations
 import base64
 import itertools
 import struct
+import sys
 import uuid
+from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -18,11 +20,15 @@ import numpy as np
 import orjson
 
 from cdfd.errors import DataError
+from cdfd.scan.batch_budget import BatchBudget
 
 MAX_DEPTH = 256
 # Names are written once and used often: the one way in which text can outgrow the variant it comes from.
 MAX_NAME_BYTES = 128 << 20
+# Each takes several hundred bytes while the values of its object are written.
+MAX_OPEN_FIELDS = 1 << 19
 
+_FIELDS_KEPT = 1 << 14
 _VERSION = 1
 _MICROSECOND, _NANOSECOND = 6, 9
 _DAY_SECONDS = 86_400
@@ -69,10 +75,10 @@ class Names:
         self._first = 1 + width * (size + 2)
         if len(metadata) < self._first:
             raise malformed_error(f"metadata ends before its {size} names")
-        self._metadata = metadata
-        self._offsets = _unsigned_ints(metadata, 1 + width, width, size + 1)
+        self._metadata, self._width, self._size = metadata, width, size
         self._known: dict[int, Name] = {}
         self._known_lists: dict[tuple[bytes, int], list[Name]] = {}
+        self._fields = 0
 
     def several(self, ids: bytes, width: int) -> list[Name]:
         """Names of an object's fields, given their ids of `width` bytes each. Most objects of a column share them."""
@@ -81,15 +87,20 @@ class Names:
             names = [self._name(number) for number in _unsigned_ints(ids, 0, width, len(ids) // width)]
             if len({name.raw for name in names}) < len(names):
                 raise malformed_error("an object with two fields of one name")
+            self._fields += len(names)
+            if self._fields > _FIELDS_KEPT:
+                self._known.clear()
+                self._known_lists.clear()
+                self._fields = len(names)
             self._known_lists[ids, width] = names
         return names
 
     def _name(self, number: int) -> Name:
         name = self._known.get(number)
         if name is None:
-            if number + 1 >= len(self._offsets):
-                raise malformed_error(f"a field has name {number} of {len(self._offsets) - 1}")
-            begin, end = self._offsets[number : number + 2]
+            if number >= self._size:
+                raise malformed_error(f"a field has name {number} of {self._size}")
+            begin, end = _unsigned_ints(self._metadata, 1 + self._width * (number + 1), self._width, 2)
             if not begin <= end <= len(self._metadata) - self._first:
                 raise malformed_error("a name leads out of the metadata")
             name = self._known[number] = Name.of(self._metadata[self._first + begin : self._first + end])
@@ -97,23 +108,28 @@ class Names:
 
 
 class VariantWriter:
-    """JSON text of one variant, in pieces.
+    """Writes the JSON text of one variant.
 
     Args:
         names: the dictionary of names of the variant's metadata.
+        text: to append to.
+        budget: for the whole of `text`, which is not charged yet.
     """
 
-    def __init__(self, names: Names) -> None:
-        self.pieces: list[bytes] = []
+    def __init__(self, names: Names, text: bytearray, budget: BatchBudget) -> None:
+        self.text = text
         self._names = names
+        self._budget = budget
         self._name_bytes = 0
+        self._open_fields = 0
 
     def name(self, name: Name) -> None:
         """Write a field's name. `DataError` where the names get too long altogether."""
         self._name_bytes += len(name.json)
         if self._name_bytes > MAX_NAME_BYTES:
             raise malformed_error(f"its text has more than {MAX_NAME_BYTES} bytes of names")
-        self.pieces.append(name.json)
+        text = self.text
+        text += name.json
 
     def value(self, data: bytes, span: Span, depth: int) -> None:
         """Write a value ("Value encoding"). Bytes of the span behind it are ignored: some writers leave holes."""
@@ -124,9 +140,11 @@ class VariantWriter:
             raise malformed_error(f"nested deeper than {MAX_DEPTH} levels")
         basic_type, header = data[start] & 3, data[start] >> 2
         if basic_type == 0:
-            self.pieces.append(_primitive(data, start + 1, end, header))
+            text = self.text
+            text += _primitive(data, start + 1, end, header)
         elif basic_type == 1:
-            self.pieces.append(string_text(_bytes(data, start + 1, end, header)))
+            text = self.text
+            text += string_text(_bytes(data, start + 1, end, header))
         elif basic_type == 2:
             self._object(data, span, depth)
         else:
@@ -141,6 +159,8 @@ class VariantWriter:
         first = place + count * id_width + (count + 1) * offset_width
         if first > end:
             raise malformed_error(f"an object ends before its {count} fields")
+        if self._open_fields + count > MAX_OPEN_FIELDS:
+            raise malformed_error(f"nested objects with more than {MAX_OPEN_FIELDS} fields")
         names = self._names.several(data[place : place + count * id_width], id_width)
         offsets = _unsigned_ints(data, place + count * id_width, offset_width, count + 1)
         # Values may be in any order: each ends where the next one in place begins.
@@ -150,14 +170,17 @@ class VariantWriter:
         return [(name, (first + begin, first + ends[begin])) for name, begin in zip(names, offsets[:-1], strict=True)]
 
     def _object(self, data: bytes, span: Span, depth: int) -> None:
-        pieces = self.pieces
+        text, fields = self.text, self.fields(data, span)
+        self._budget.check(len(text))
+        self._open_fields += len(fields)
         separator = b"{"
-        for name, below in self.fields(data, span):
-            pieces.append(separator)
+        for name, below in fields:
+            text += separator
             separator = b","
             self.name(name)
             self.value(data, below, depth + 1)
-        pieces.append(b"{}" if separator == b"{" else b"}")
+        text += b"{}" if separator == b"{" else b"}"
+        self._open_fields -= len(fields)
 
     def _array(self, data: bytes, span: Span, depth: int) -> None:
         start, end = span
@@ -169,13 +192,13 @@ class VariantWriter:
             raise malformed_error(f"an array ends before its {count} elements")
         offsets = _unsigned_ints(data, place, width, count + 1)
         _check_places(offsets, first, end)
-        pieces = self.pieces
-        pieces.append(b"[")
+        text = self.text
+        text += b"["
         for number in range(count):
             if number:
-                pieces.append(b",")
+                text += b","
             self.value(data, (first + offsets[number], first + offsets[number + 1]), depth + 1)
-        pieces.append(b"]")
+        text += b"]"
 
 
 def is_object(data: bytes) -> bool:
@@ -203,13 +226,17 @@ def _bytes(data: bytes, start: int, end: int, length: int) -> bytes:
     return data[start : start + length]
 
 
-def _unsigned_ints(data: bytes, start: int, width: int, count: int) -> list[int]:
-    """`count` unsigned little-endian integers; the caller has made sure that they are there."""
+def _unsigned_ints(data: bytes, start: int, width: int, count: int) -> Sequence[int]:
+    """`count` unsigned little-endian integers; the caller has made sure that they are there. A large array has millions."""
+    content = data[start : start + width * count]
     if width == 1:
-        return list(data[start : start + count])
+        return content
     if width == 3:
-        return [int.from_bytes(data[place : place + 3], "little") for place in range(start, start + 3 * count, 3)]
-    return list(struct.unpack_from(f"<{count}{_UNSIGNED[width]}", data, start))
+        return array("I", (int.from_bytes(content[at : at + 3], "little") for at in range(0, len(content), 3)))
+    integers = array(_UNSIGNED[width], content)
+    if sys.byteorder == "big":
+        integers.byteswap()
+    return integers
 
 
 def _primitive(data: bytes, start: int, end: int, kind: int) -> bytes:

@@ -5,6 +5,7 @@ import decimal
 import io
 import json
 import struct
+import tracemalloc
 import uuid
 from collections.abc import Sequence
 from typing import Any
@@ -267,7 +268,11 @@ def shredded(rows: Sequence[dict[str, Any] | None], typed: pa.DataType, names: S
     full = [None if row is None else {"metadata": metadata(names)} | row for row in rows]
     # Between two others and through a slice: offsets of every level have to be respected.
     column = pa.array([None, *full, {"metadata": metadata(), "value": NULL}], kind).slice(1, len(full))
-    return list(to_json(column).to_pylist())
+    texts = list(to_json(column).to_pylist())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(variant, "_WINDOW_ROWS", 1)
+        assert to_json(column).to_pylist() == texts
+    return texts
 
 
 @pytest.mark.parametrize(
@@ -451,11 +456,59 @@ def test_few_bytes_cannot_stand_for_much_text(monkeypatch: pytest.MonkeyPatch) -
         text(array([field] * 100, width=2), names)
 
 
+def peak_of(column: pa.Array) -> int:
+    """Bytes of Python objects while a column is decoded, at most."""
+    tracemalloc.start()
+    try:
+        to_json(column)
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+COUNT = 1 << 15
+
+
+def test_values_of_an_array_are_not_objects_of_python() -> None:
+    numbers = primitive(3, b"\x64") * COUNT
+    value = b"\x1f" + struct.pack(f"<{COUNT + 2}I", COUNT, *range(0, 2 * COUNT + 1, 2)) + numbers
+    column = pa.array([{"metadata": metadata(), "value": value}], WHOLE)
+    assert len(text(value)) == 4 * COUNT + 1
+    assert peak_of(column) < 3 * len(value)
+
+
+def test_names_that_are_not_used_are_not_objects_of_python() -> None:
+    names = bytes([1 | 3 << 6]) + struct.pack("<I", COUNT) + bytes(4 * COUNT + 4)
+    assert peak_of(pa.array([{"metadata": names, "value": NULL}], WHOLE)) < 3 * len(names)
+
+
+def test_shredded_values_are_a_few_objects_of_python() -> None:
+    element = pa.StructArray.from_arrays([pa.array([100] * COUNT, pa.int8())], ["typed_value"])
+    items = pa.ListArray.from_arrays(pa.array([0, COUNT], pa.int32()), element)
+    columns = [pa.array([metadata()]), pa.nulls(1, pa.binary()), items]
+    column = pa.StructArray.from_arrays(columns, names=["metadata", "value", "typed_value"])
+    assert peak_of(column) < 2 * len(str(to_json(column)[0]))
+
+
+def test_objects_of_too_many_fields_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(variant_text, "MAX_OPEN_FIELDS", 3)
+    names, inner = metadata(["a", "b"]), obj([(0, NULL)])
+    assert text(array([obj([(0, inner), (1, inner)])] * 5), names)
+    with pytest.raises(DataError, match="more than 3 fields"):
+        text(obj([(0, NULL), (1, obj([(0, NULL), (1, NULL)]))]), names)
+
+
+def test_names_are_read_again_where_too_many_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(variant_text, "_FIELDS_KEPT", 1)
+    value = array([obj([(0, NULL), (1, TRUE)]), obj([(1, NULL)]), obj([(0, NULL), (1, TRUE)])])
+    assert text(value, metadata(["a", "b"])) == '[{"a":null,"b":true},{"b":null},{"a":null,"b":true}]'
+
+
 def test_a_batch_whose_text_is_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(variant, "_MAX_BATCH_BYTES", 100)
+    monkeypatch.setattr(variant, "_MAX_TEXT_BYTES", 100)
     assert len(to_json(whole(["x" * 48, "y" * 48]))) == 2
     for values in (["x" * 49, "y" * 48], ["x" * 40] * 3):
-        with pytest.raises(DataError, match="more than 100 bytes of JSON"):
+        with pytest.raises(DataError, match="take more than 100 bytes"):
             to_json(whole(values))
 
 
