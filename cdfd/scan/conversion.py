@@ -37,8 +37,6 @@ def conversion(source: Any, kind: Primitive | Decimal | Foreign) -> Convert | No
     target: Any = arrow_type(kind)
     if source == target:
         return identity
-    if pa.types.is_null(source):
-        return lambda array: pa.nulls(len(array), target)
     if isinstance(kind, Decimal):
         if pa.types.is_fixed_size_binary(source) and 1 <= source.byte_width <= _MAX_DECIMAL_BYTES:
             return lambda array: _unscale(array, source.byte_width, kind.scale).cast(target)

@@ -93,18 +93,19 @@ class FileReader:
                 # pyarrow cannot filter views, but can filter the columns that are made from them.
                 if selects and not projection.views:
                     batch = self.selection.filter(batch, first)
-                columns = projection.apply(batch, self.partition_values)
-                if ids is not None:
-                    columns += [batch.column(ROW_ID), batch.column(ROW_VERSION)]
-                elif self.change_type is None:
-                    columns.append(types_as_written(batch.column(CHANGE_TYPE)))
-                else:
-                    columns.append(constant_type(self.change_type, batch.num_rows))
-                rows = pa.RecordBatch.from_arrays(columns, schema=schema)
-                if selects and projection.views:
-                    rows = self.selection.filter(rows, first)
-                if rows.num_rows:
-                    yield rows
+                for part, columns in projection.parts(batch, self.partition_values):
+                    if ids is not None:
+                        columns += [part.column(ROW_ID), part.column(ROW_VERSION)]
+                    elif self.change_type is None:
+                        columns.append(types_as_written(part.column(CHANGE_TYPE)))
+                    else:
+                        columns.append(constant_type(self.change_type, part.num_rows))
+                    rows = pa.RecordBatch.from_arrays(columns, schema=schema)
+                    if selects and projection.views:
+                        rows = self.selection.filter(rows, first)
+                        first += part.num_rows
+                    if rows.num_rows:
+                        yield rows
 
     @property
     def names(self) -> list[str]:

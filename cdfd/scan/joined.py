@@ -23,6 +23,7 @@ from cdfd.runtime.arrays import array_of
 from cdfd.scan.data_files import is_parquet
 from cdfd.scan.file_reader import BATCH_BYTES
 from cdfd.scan.parquet.reader import FilesTogether
+from cdfd.scan.projection import PartitionValues
 from cdfd.scan.table_files import TableFiles
 
 FEW = 4
@@ -188,10 +189,10 @@ class JoinedFiles(NamedTuple):
         most = max(1, min(batch_rows, BATCH_BYTES * total // max(together.size, 1)))
         projection = files.projections.of(schema, together.schema_arrow)
         for batch in together.batches(list(projection.columns), rows=most):
-            columns = projection.apply(batch, constants.of(row, batch.num_rows))
-            columns = [*columns, types(row, batch.num_rows)]
-            yield pa.RecordBatch.from_arrays(columns, schema=projection.row_schema)
-            row += batch.num_rows
+            for part, columns in projection.parts(batch, constants.of(row, batch.num_rows)):
+                columns.append(types(row, part.num_rows))
+                yield pa.RecordBatch.from_arrays(columns, schema=projection.row_schema)
+                row += part.num_rows
 
 
 class Constants:
@@ -210,10 +211,10 @@ class Constants:
             if present:
                 self._each[child.name] = array_of(column, present[0].type)
 
-    def of(self, row: int, count: int) -> dict[str, Any]:
+    def of(self, row: int, count: int) -> PartitionValues:
         """The values for `count` rows from row `row` on."""
         if not self._each:
             return self._same
         ends = np.clip(self._starts, row, row + count)
         numbers = array_of(np.repeat(np.arange(len(ends) - 1, dtype=np.int32), np.diff(ends)))
-        return {name: column.take(numbers) for name, column in self._each.items()}
+        return {name: pa.DictionaryArray.from_arrays(numbers, column) for name, column in self._each.items()}

@@ -244,7 +244,8 @@ class JoinedImages:
             for batch in together.batches(projection.names(None), rows=BATCH_ROWS):
                 for number, start, count in _files_of(row, batch.num_rows, starts):
                     rows = batch.slice(start - row, count)
-                    yield number, (_types(rows), projection.apply(rows, constants.of(start, count)))
+                    for part, columns in projection.parts(rows, constants.of(start, count)):
+                        yield number, (_types(part), columns)
                 row += batch.num_rows
 
         for _, of_file in groupby(columns(), key=lambda each: each[0]):

@@ -8,7 +8,7 @@ Writers" on columns that files lack.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -22,11 +22,14 @@ from cdfd.errors import DataError, LogError
 from cdfd.model.columns import CHANGE_COLUMNS, CHANGE_TYPE
 from cdfd.runtime.arrays import scalar_of
 from cdfd.scan import variant
-from cdfd.scan.conversion import Convert, conversion, identity
+from cdfd.scan.batch_budget import BatchBudget
+from cdfd.scan.conversion import conversion, identity
 
 Array: TypeAlias = "pa.Array[Any]"
-PartitionScalars: TypeAlias = "Mapping[str, pa.Scalar[Any] | pa.Array[Any]]"
-"""Partition values by name of the column: a value for all rows, or one for each row."""
+Convert: TypeAlias = "Callable[[Array, BatchBudget], Array]"
+"""Converts an array. The budget is charged before memory is allocated."""
+PartitionValues: TypeAlias = "Mapping[str, pa.Scalar[Any] | pa.DictionaryArray]"
+"""Partition values by name of the column: a value for all rows, or a dictionary with one for each row."""
 
 FIELD_ID = b"PARQUET:field_id"
 """Key of the metadata in which Arrow keeps the `field_id` of a Parquet column."""
@@ -82,8 +85,9 @@ class Projection:
         for child in schema.struct:
             position = None if child.name in partitions else index.find(child, (child.name,))
             field = None if position is None else fields[position]
-            convert = identity if field is None else resolver.convert(child.type, field.type, (child.name,))
-            sources.append(_Source(child.name, arrow_type(child.type), field, convert))
+            convert = _unchanged if field is None else resolver.convert(child.type, field.type, (child.name,))
+            kind = arrow_type(child.type)
+            sources.append(_Source(child.name, kind, _null_bits(kind), field, convert))
         needed = {source.field.name for source in sources if source.field is not None}
         return cls(
             schema.arrow,
@@ -102,8 +106,10 @@ class Projection:
         """The name of each column in the file, for those that the file has."""
         return {source.name: source.field.name for source in self._sources if source.field is not None}
 
-    def apply(self, batch: pa.RecordBatch, partition_values: PartitionScalars) -> list[Array]:
-        """The columns of `schema` for the rows of a batch.
+    def parts(
+        self, batch: pa.RecordBatch, partition_values: PartitionValues
+    ) -> Iterator[tuple[pa.RecordBatch, list[Array]]]:
+        """The rows of a batch in order, and the columns of `schema` for them: in several parts if the table's columns take too much memory.
 
         Nulls in a column that must not be null are passed on as they are in the file.
 
@@ -112,22 +118,42 @@ class Projection:
             partition_values: by name of the column; a missing value is null.
 
         Raises:
-            DataError: a value that the table's type cannot hold, or a batch of another file.
+            DataError: a value that the table's type cannot hold, a row that takes too much memory, or a batch of another file.
         """
-        columns: list[Array] = []
-        for source, position in zip(self._sources, self._positions(batch.schema), strict=True):
+        waiting = [(batch, partition_values)]
+        while waiting:
+            rows, constants = waiting.pop()
+            count = rows.num_rows
+            budget = BatchBudget.of(count)
+            try:
+                columns = self._columns(rows, constants, budget)
+            except DataError:
+                if count == 1 or not budget.is_exceeded:
+                    raise
+                for start, size in ((count // 2, count - count // 2), (0, count // 2)):
+                    sliced = {
+                        name: value.slice(start, size) if isinstance(value, pa.Array) else value
+                        for name, value in constants.items()
+                    }
+                    waiting.append((rows.slice(start, size), sliced))
+            else:
+                yield rows, columns
+
+    def _columns(self, batch: pa.RecordBatch, partition_values: PartitionValues, budget: BatchBudget) -> list[Array]:
+        rows, positions = batch.num_rows, self._positions(batch.schema)
+        # Constants cost the most: they are charged before anything is converted.
+        for source, position in zip(self._sources, positions, strict=True):
             if position < 0:
-                constant = partition_values.get(source.name)
-                if isinstance(constant, pa.Array):
-                    columns.append(constant)
-                elif constant is None or not constant.is_valid:
-                    columns.append(pa.nulls(batch.num_rows, source.type))
-                else:
-                    columns.append(pa.repeat(constant, batch.num_rows))
+                text = _text_bytes(partition_values.get(source.name), source.type, rows)
+                budget.charge(text + (rows * source.null_bits >> 3))
+        columns: list[Array] = []
+        for source, position in zip(self._sources, positions, strict=True):
+            if position < 0:
+                columns.append(_constant(partition_values.get(source.name), source.type, rows))
                 continue
             column = batch.column(position)
             try:
-                columns.append(column if source.convert is identity else source.convert(column))
+                columns.append(source.convert(column, budget))
             except pa.ArrowException as error:
                 raise DataError(
                     f"column {source.name!r:.200} has a value that the table's type cannot hold: {error}",
@@ -171,10 +197,11 @@ class Projections:
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """The source of one column: a field of the file, or (`field` is None) a constant."""
+    """The source of one column: a field of the file, or (`field` is None) a constant. A null of it takes `null_bits`."""
 
     name: str
     type: pa.DataType
+    null_bits: int
     field: pa.Field[Any] | None
     convert: Convert
 
@@ -233,7 +260,10 @@ class _Resolver:
         if pa.types.is_dictionary(source) or isinstance(source, pa.BaseExtensionType):
             is_extension = isinstance(source, pa.BaseExtensionType)
             then = self.convert(kind, source.storage_type if is_extension else source.value_type, path)
-            return lambda array: then(array.storage if is_extension else array.dictionary_decode())
+            return lambda array, budget: then(array.storage if is_extension else array.dictionary_decode(), budget)
+        target = arrow_type(kind)
+        if pa.types.is_null(source):
+            return _charged(lambda array: pa.nulls(len(array), target), target)
         convert: Convert | None = None
         if isinstance(kind, StructType):
             convert = self._struct(kind, source, path) if pa.types.is_struct(source) else None
@@ -243,12 +273,9 @@ class _Resolver:
             convert = self._map(kind, source, path) if pa.types.is_map(source) else None
         elif kind == Primitive("variant"):
             if pa.types.is_struct(source):
-                return lambda array: pa.ExtensionArray.from_storage(pa.json_(), variant.to_json(array))
-        else:
-            convert = conversion(source, kind)
-        if convert is None and pa.types.is_null(source):
-            target = arrow_type(kind)
-            return lambda array: pa.nulls(len(array), target)
+                return lambda array, budget: pa.ExtensionArray.from_storage(pa.json_(), variant.to_json(array, budget))
+        elif (cast := conversion(source, kind)) is not None:
+            convert = _unchanged if cast is identity else _charged(cast, target)
         if convert is None:
             raise DataError(
                 f"column {_path_text(path)}: file has {source!s:.200}, table says {kind!s:.200}",
@@ -263,17 +290,21 @@ class _Resolver:
         for child in kind:
             position = index.find(child, (*path, child.name))
             step = (
-                identity if position is None else self.convert(child.type, fields[position].type, (*path, child.name))
+                _unchanged if position is None else self.convert(child.type, fields[position].type, (*path, child.name))
             )
             steps.append((position, step))
         target: Any = arrow_type(kind)
-        if source == target and steps == [(position, identity) for position in range(len(steps))]:
-            return identity
+        if source == target and steps == [(position, _unchanged) for position in range(len(steps))]:
+            return _unchanged
         wanted = [target.field(position) for position in range(target.num_fields)]
+        bits = sum(
+            _null_bits(field.type) for field, (position, _) in zip(wanted, steps, strict=True) if position is None
+        )
 
-        def rebuild(array: Any) -> Array:
+        def rebuild(array: Any, budget: BatchBudget) -> Array:
+            budget.charge(len(array) * bits >> 3)
             children = [
-                pa.nulls(len(array), field.type) if position is None else step(array.field(position))
+                pa.nulls(len(array), field.type) if position is None else step(array.field(position), budget)
                 for field, (position, step) in zip(wanted, steps, strict=True)
             ]
             # Without children, the mask is the only source for the number of rows.
@@ -285,16 +316,16 @@ class _Resolver:
     def _array(self, kind: ArrayType, source: Any, path: Path) -> Convert:
         inner = self.convert(kind.element, source.value_type, (*path, "element"))
         target: Any = arrow_type(kind)
-        if source == target and inner is identity:
-            return identity
+        if source == target and inner is _unchanged:
+            return _unchanged
         plain = pa.list_(source.value_field)
 
-        def rebuild(array: Any) -> Array:
+        def rebuild(array: Any, budget: BatchBudget) -> Array:
             if not len(array):
                 return pa.nulls(0, target)
             array = array if pa.types.is_list(source) else array.cast(plain)
             offsets, start, count = list_window(array)
-            elements = inner(array.values.slice(start, count))
+            elements = inner(array.values.slice(start, count), budget)
             mask = array.is_null() if array.null_count else None
             return pa.ListArray.from_arrays(offsets, elements, type=target, mask=mask)
 
@@ -304,14 +335,15 @@ class _Resolver:
         of_keys = self.convert(kind.key, source.key_type, (*path, "key"))
         of_values = self.convert(kind.value, source.item_type, (*path, "value"))
         target: Any = arrow_type(kind)
-        if source == target and of_keys is identity and of_values is identity:
-            return identity
+        if source == target and of_keys is _unchanged and of_values is _unchanged:
+            return _unchanged
 
-        def rebuild(array: Any) -> Array:
+        def rebuild(array: Any, budget: BatchBudget) -> Array:
             if not len(array):
                 return pa.nulls(0, target)
             offsets, start, count = list_window(array)
-            keys, items = of_keys(array.keys.slice(start, count)), of_values(array.items.slice(start, count))
+            keys = of_keys(array.keys.slice(start, count), budget)
+            items = of_values(array.items.slice(start, count), budget)
             mask = array.is_null() if array.null_count else None
             return pa.MapArray.from_arrays(offsets, keys, items, type=target, mask=mask)
 
@@ -328,6 +360,48 @@ def list_window(array: Any) -> tuple[Array, int, int]:
     if start or array.offset:
         offsets = pc.subtract(offsets, scalar_of(start, offsets.type))
     return offsets, start, end - start
+
+
+def _unchanged(array: Array, _: BatchBudget) -> Array:
+    return array
+
+
+def _charged(cast: Callable[[Array], Array], kind: pa.DataType) -> Convert:
+    """A conversion to a type that may be eight times as wide."""
+    bits = _null_bits(kind)
+
+    def convert(array: Array, budget: BatchBudget) -> Array:
+        budget.charge(len(array) * bits >> 3)
+        return cast(array)
+
+    return convert
+
+
+def _constant(value: Any, kind: pa.DataType, rows: int) -> Array:
+    """The values of a column that the file does not have."""
+    if isinstance(value, pa.DictionaryArray):
+        return value.dictionary.take(value.indices)
+    return pa.nulls(rows, kind) if value is None or not value.is_valid else pa.repeat(value, rows)
+
+
+def _text_bytes(value: Any, kind: pa.DataType, rows: int) -> int:
+    """Bytes of the text of a partition value in all rows."""
+    if value is None or not (pa.types.is_string(kind) or pa.types.is_binary(kind)):
+        return 0
+    if isinstance(value, pa.DictionaryArray):
+        lengths = pc.binary_length(value.dictionary).cast(pa.int64())
+        return int(pc.sum(lengths.take(value.indices)).as_py() or 0)
+    return rows * int(pc.binary_length(value).as_py() or 0)
+
+
+def _null_bits(kind: Any) -> int:
+    """Bits that a null takes in an array. A value takes as many, besides its text or its elements."""
+    if pa.types.is_struct(kind):
+        return 1 + sum(_null_bits(kind.field(place).type) for place in range(kind.num_fields))
+    try:
+        return 1 + int(kind.bit_width)
+    except ValueError:  # texts, lists and maps have offsets
+        return 33
 
 
 def _field_id(field: pa.Field[Any]) -> int | None:

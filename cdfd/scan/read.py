@@ -66,8 +66,9 @@ def _types(file: DataFile, scan: FileScan, files: TableFiles, key: TableSchema |
     projection = files.projections.of(key, file.schema_arrow)
     constants = values.parse_partition(scan.partition_values, key)
     return codes_with_keys(
-        (batch.column(CHANGE_TYPE), projection.apply(batch, constants))
+        (part.column(CHANGE_TYPE), columns)
         for batch in file.batches(projection.names(None), rows=BATCH_ROWS)
+        for part, columns in projection.parts(batch, constants)
     )
 
 

@@ -254,9 +254,15 @@ HOSTILE: dict[str, tuple[object, bytes]] = {
 
 
 def write_table(
-    path: Path, data: Callable[[Path], None] | bytes, kind: object, column: str = "c", copies: int = 0
+    path: Path,
+    data: Callable[[Path], None] | bytes,
+    kind: object,
+    column: str = "c",
+    copies: int = 0,
+    more_columns: int = 0,
+    partition_bytes: int = 0,
 ) -> None:
-    """A Delta table of one column and one file, `f.parquet`, and copies of it."""
+    """A Delta table of one column and one file, `f.parquet`, and copies of it. Each may have a long partition value of its own."""
     (path / "_delta_log").mkdir(parents=True)
     if callable(data):
         data(path / "f.parquet")
@@ -265,15 +271,30 @@ def write_table(
     others = [f"copy-{number}.parquet" for number in range(copies)]
     for name in others:
         shutil.copy(path / "f.parquet", path / name)
-    schema = {"type": "struct", "fields": [{"name": column, "type": kind, "nullable": True, "metadata": {}}]}
+    partition = ["p"] if partition_bytes else []
+    kinds = {
+        column: kind,
+        **{f"more{place}": "long" for place in range(more_columns)},
+        **dict.fromkeys(partition, "string"),
+    }
+    fields = [{"name": name, "type": each, "nullable": True, "metadata": {}} for name, each in kinds.items()]
+    schema = {"type": "struct", "fields": fields}
     metadata = {"id": "x", "format": {"provider": "parquet"}, "schemaString": json.dumps(schema)}
     size = (path / "f.parquet").stat().st_size
     actions = [
         {"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}},
-        {"metaData": metadata | {"partitionColumns": [], "configuration": {}}},
+        {"metaData": metadata | {"partitionColumns": partition, "configuration": {}}},
         *(
-            {"add": {"path": name, "partitionValues": {}, "size": size, "modificationTime": 0, "dataChange": True}}
-            for name in ("f.parquet", *others)
+            {
+                "add": {
+                    "path": name,
+                    "partitionValues": {each: str(number) * partition_bytes for each in partition},
+                    "size": size,
+                    "modificationTime": 0,
+                    "dataChange": True,
+                }
+            }
+            for number, name in enumerate(("f.parquet", *others))
         ),
     ]
     (path / "_delta_log" / f"{0:020}.json").write_text("\n".join(map(json.dumps, actions)))

@@ -25,9 +25,10 @@ from cdfd.delta.types.schema import (
     TableSchema,
 )
 from cdfd.errors import ConfigError, DataError, LogError
-from cdfd.scan import variant
+from cdfd.scan import batch_budget, variant
+from cdfd.scan.batch_budget import BatchBudget
 from cdfd.scan.conversion import conversion, identity
-from cdfd.scan.projection import Projection
+from cdfd.scan.projection import PartitionValues, Projection
 
 LONG, STRING, INTEGER = Primitive("long"), Primitive("string"), Primitive("integer")
 TIMESTAMP, NTZ = Primitive("timestamp"), Primitive("timestamp_ntz")
@@ -58,11 +59,19 @@ def project(
     columns: tuple[str, ...] | None = None,
 ) -> pa.RecordBatch:
     projection = Projection.plan(schema if columns is None else schema.select(columns), batch.schema)
-    arrays = projection.apply(batch, partitions or {})
+    arrays = columns_of(projection, batch, partitions)
     result = pa.RecordBatch.from_arrays(arrays, schema=projection.schema)
     result.validate(full=True)
     assert [array.type for array in arrays] == [field.type for field in projection.schema]
     return result
+
+
+def columns_of(
+    projection: Projection, batch: pa.RecordBatch, partitions: PartitionValues | None = None
+) -> list[pa.Array[Any]]:
+    ((rows, columns),) = projection.parts(batch, partitions or {})
+    assert rows is batch
+    return columns
 
 
 def read_as(kind: DataType, array: pa.Array[Any]) -> pa.Array[Any]:
@@ -89,7 +98,8 @@ def test_the_same_type_is_not_copied() -> None:
     schema = table(StructField("x", LONG))
     assert project(schema, pa.record_batch({"x": column})).column(0).buffers()[1].address == column.buffers()[1].address
     kind = ArrayType(StructType((StructField("a", LONG),)))
-    (actual,) = Projection.plan(one(kind), pa.schema([("x", nested.type)])).apply(pa.record_batch({"x": nested}), {})
+    projection = Projection.plan(one(kind), pa.schema([("x", nested.type)]))
+    (actual,) = columns_of(projection, pa.record_batch({"x": nested}))
     assert [b.address for b in actual.buffers() if b] == [b.address for b in nested.buffers() if b]
 
 
@@ -119,7 +129,7 @@ def test_only_partition_columns() -> None:
     parquet = pq.ParquetFile(file)
     projection = Projection.plan(schema.select(("p",)), parquet.schema_arrow)
     (batch,) = parquet.iter_batches(columns=list(projection.columns))
-    assert projection.apply(batch, {"p": pa.scalar(7)}) == [pa.array([7, 7, 7])]
+    assert columns_of(projection, batch, {"p": pa.scalar(7)}) == [pa.array([7, 7, 7])]
 
 
 def test_names_fit_exactly_or_else_but_for_case() -> None:
@@ -340,7 +350,7 @@ def test_a_batch_of_another_file_is_refused() -> None:
     projection = Projection.plan(one(LONG), pa.schema([("x", pa.int64())]))
     for batch in (pa.record_batch({"y": [1]}), pa.record_batch({"x": ["1"]})):
         with pytest.raises(DataError, match="'x' of a batch"):
-            projection.apply(batch, {})
+            columns_of(projection, batch)
 
 
 def test_an_empty_struct_keeps_its_validity() -> None:
@@ -352,11 +362,11 @@ def test_variants_become_json_at_any_depth() -> None:
     nested = pa.ListArray.from_arrays(pa.array([0, 2], pa.int32()), stored)
     schema = table(StructField("x", Primitive("variant")))
     projection = Projection.plan(schema, pa.schema([("x", stored.type)]))
-    (actual,) = projection.apply(pa.record_batch({"x": stored}), {})
+    (actual,) = columns_of(projection, pa.record_batch({"x": stored}))
     assert actual.type == pa.json_()
     assert actual.to_pylist() == ["null", None]
     inside = Projection.plan(one(ArrayType(Primitive("variant"))), pa.schema([("x", nested.type)]))
-    (lists,) = inside.apply(pa.record_batch({"x": nested}), {})
+    (lists,) = columns_of(inside, pa.record_batch({"x": nested}))
     assert lists.type == pa.list_(pa.json_())
     assert lists.to_pylist() == [["null", None]]
     assert project(schema, pa.record_batch({"y": [1]})).column(0).type == pa.json_()
@@ -365,15 +375,75 @@ def test_variants_become_json_at_any_depth() -> None:
 def test_a_slice_converts_only_its_own_elements(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[int] = []
 
-    def to_json(array: pa.Array[Any]) -> pa.Array[Any]:
+    def to_json(array: pa.Array[Any], budget: BatchBudget) -> pa.Array[Any]:
         seen.append(len(array))
         return pa.nulls(len(array), pa.string())
 
     stored = pa.array([[{"metadata": b"", "value": b""}] * 10] * 100)
     monkeypatch.setattr(variant, "to_json", to_json)
     projection = Projection.plan(one(ArrayType(Primitive("variant"))), pa.schema([("x", stored.type)]))
-    projection.apply(pa.record_batch({"x": stored}).slice(50, 2), {})
+    columns_of(projection, pa.record_batch({"x": stored}).slice(50, 2))
     assert seen == [20]
+
+
+A_STRUCT = pa.struct({"a": pa.int64()})
+WIDE = StructType((StructField("a", LONG), *(StructField(f"b{number}", LONG) for number in range(9))))
+BY_TEXT = table(StructField("x", LONG), StructField("p", STRING), by=("p",))
+VARIANTS = pa.array([{"metadata": b"\x01\x00\x00", "value": b"\x00"}] * 60)
+DIFFERENT = pa.DictionaryArray.from_arrays(pa.array([0, 0, 1, 1], pa.int32()), pa.array(["v" * 60, None]))
+
+
+@pytest.mark.parametrize(
+    ("schema", "column", "partition", "parts"),
+    [
+        (BY_TEXT, pa.array([1, 2, 3, 4]), pa.scalar("v" * 60), [1, 1, 1, 1]),
+        (BY_TEXT, pa.array([1, 2, 3, 4]), pa.scalar("v" * 40), [2, 2]),
+        (BY_TEXT, pa.array([1, 2, 3, 4]), DIFFERENT, [1, 1, 2]),
+        (BY_TEXT, pa.array([1, 2, 3, 4]), pa.scalar(None, pa.string()), [4]),
+        (table(*(StructField(name, LONG) for name in "xabcd")), pa.array([1, 2, 3, 4, 5]), None, [2, 3]),
+        (one(LONG), pa.array([1] * 20, pa.int8()), None, [10, 10]),
+        (one(WIDE), pa.array([{"a": 1}, {"a": 2}, None], A_STRUCT), None, [1, 1, 1]),
+        (
+            one(ArrayType(WIDE)),
+            pa.array([[], [{"a": 1}], [], None, [{"a": 2}] * 3], pa.list_(A_STRUCT)),
+            None,
+            [2, 1, 1, 1],
+        ),
+        (
+            one(MapType(STRING, WIDE)),
+            pa.array([[("k", {"a": 1})], [], [("k", {"a": 3})]], pa.map_(pa.string(), A_STRUCT)),
+            None,
+            [1, 2],
+        ),
+        (one(Primitive("variant")), VARIANTS, None, [15, 15, 15, 15]),
+    ],
+)
+def test_rows_are_divided_where_they_get_more_than_the_file_has(
+    schema: TableSchema,
+    column: pa.Array[Any],
+    partition: pa.Scalar[Any] | pa.DictionaryArray | None,
+    parts: list[int],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    batch = pa.record_batch([column], names=["x"])
+    constants = {} if partition is None else {"p": partition}
+    projection = Projection.plan(schema, batch.schema)
+    whole = columns_of(projection, batch, constants)
+    monkeypatch.setattr(batch_budget, "BATCH_BYTES", 100)
+    divided = list(projection.parts(batch, constants))
+    assert [rows.num_rows for rows, _ in divided] == parts
+    assert pa.concat_arrays([rows.column(0) for rows, _ in divided]).equals(column)
+    actual = pa.Table.from_batches([pa.record_batch(columns, schema=projection.schema) for _, columns in divided])
+    assert actual.equals(pa.Table.from_arrays(whole, schema=projection.schema))
+
+
+def test_a_row_that_gets_too_much_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batch_budget, "BATCH_BYTES", 100)
+    monkeypatch.setattr(batch_budget, "ROW_BYTES", 200)
+    batch = pa.record_batch({"x": [1, 2]})
+    parts = Projection.plan(BY_TEXT, batch.schema).parts(batch, {"p": pa.scalar("v" * 200)})
+    with pytest.raises(DataError, match="more than 200 bytes"):
+        next(parts)
 
 
 TICKS = st.lists(st.none() | st.integers(-(2**63) + 1000, 2**63 - 1), max_size=5)

@@ -246,6 +246,70 @@ def test_coalesced_files_are_read_in_parts(codec: str, tmp_path: Path) -> None:
     assert outcome(tmp_path / "t") == f"rows 48000 {48_000 * size}"
 
 
+def structs_of(count: int) -> dict[str, object]:
+    """Lists of structs of so many fields."""
+    fields = [{"name": f"a{place}", "type": "long", "nullable": True, "metadata": {}} for place in range(count)]
+    return {"type": "array", "elementType": {"type": "struct", "fields": fields}, "containsNull": True}
+
+
+def lists_of_structs(rows: int, length: int) -> Callable[[Path], None]:
+    """Structs of one field."""
+
+    def write(path: Path) -> None:
+        structs = pa.StructArray.from_arrays([pa.nulls(rows * length, pa.int64())], ["a0"])
+        ends = pa.array(range(0, (rows + 1) * length, length), pa.int32())
+        pq.write_table(pa.table({"c": pa.ListArray.from_arrays(ends, structs)}), path, compression="zstd")
+
+    return write
+
+
+def variants_of_one_name(rows: int, length: int, times: int) -> Callable[[Path], None]:
+    """Lists of objects. The name of their only field is long."""
+    names = b"\xc1" + struct.pack("<III", 1, 0, length) + b"n" * length
+    field = b"\2\1\0\0\1\0"  # one, the first of the names, from 0 to 1: null
+    value = (
+        b"\x1f" + struct.pack(f"<{times + 2}I", times, *range(0, (times + 1) * len(field), len(field))) + field * times
+    )
+    kind = pa.struct([("metadata", pa.binary()), ("value", pa.binary())])
+
+    def write(path: Path) -> None:
+        row = {"metadata": names, "value": value}
+        pq.write_table(pa.table({"c": pa.array([row] * rows, kind)}), path, store_schema=False)
+
+    return write
+
+
+GROWS = {
+    "a long partition value": (nulls(65_536, INT32), "integer", 65_536, {"partition_bytes": 40_000}),
+    "long partition values of joined files": (
+        nulls(20_000, INT32),
+        "integer",
+        100_000,
+        {"partition_bytes": 40_000, "copies": 4},
+    ),
+    "columns that the file lacks": (nulls(70_000, INT32), "integer", 70_000, {"more_columns": 3_000}),
+    "fields that lists lack": (lists_of_structs(100, 50_000), structs_of(60), 100, {}),
+    "names of variants": (variants_of_one_name(20, 1 << 20, 60), "variant", 20, {}),
+}
+"""More than a gigabyte each, of a few bytes."""
+
+
+@pytest.mark.parametrize("name", sample(GROWS, 3))
+def test_rows_that_get_much_are_read_in_parts(name: str, tmp_path: Path) -> None:
+    data, kind, rows, options = GROWS[name]
+    table(tmp_path / "t", data, kind, **options)
+    assert outcome(tmp_path / "t") == f"rows {rows} 0"
+
+
+def test_a_row_that_gets_too_much_is_an_error(tmp_path: Path) -> None:
+    table(tmp_path / "t", lists_of_structs(1, 2_000_000), structs_of(60))
+    said = outcome(tmp_path / "t")
+    assert said.startswith("DataError")
+    assert "fields that the file lacks" in said
+    assert "version 0" in said
+    assert "f.parquet" in said
+
+
 SNAPSHOT = """
 import sys, cdfd
 from cdfd.errors import CdfdError
