@@ -206,7 +206,15 @@ class Settings(Section):
         if sink is not None and not sink.keeps_positions and progress.ledger.kind == "none":
             raise Conflicts((("ledger",), "required with delivery at_least_once, which keeps positions nowhere else"))
         if progress.ledger.kind == "table":
-            table_folders.check_apart(("ledger",), progress.ledger.uri, _tables_in(info.data.get("tables", ())))
+            place, entries = progress.ledger.uri, info.data.get("tables", ())
+            table_folders.check_apart(("ledger",), place, _tables_in(entries))
+            for index, entry in enumerate(entries):
+                # The topics of tables that are yet to be discovered may have any name.
+                topic = entry.topic if isinstance(entry, Table) else ""
+                for key, target in ({} if sink is None else sink.places(topic)).items():
+                    if (where := table_folders.within(place, target)) is not None:
+                        what = f"{quoted(place)} {where} a folder that `sink.{key}` gives to tables[{index}]; choose another location"
+                        raise Conflicts((("ledger",), what))
         return progress
 
     @field_validator("sinks")

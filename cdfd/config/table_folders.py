@@ -3,6 +3,7 @@
 import os
 import re
 from collections.abc import Iterable, Sequence
+from typing import Literal
 from urllib.parse import unquote
 
 from cdfd.config.problems import Conflicts, Path, quoted
@@ -14,18 +15,27 @@ _OF_TABLES = frozenset({"_delta_log", "_change_data"})
 def inside_table(place: str, tables: Sequence[str]) -> str | None:
     """The problem of writing to a location, given the roots of the tables; None if there is none. Blocks.
 
+    See `within`.
+    """
+    for index, table in enumerate(tables):
+        if (where := within(place, table)) is not None:
+            return f"{quoted(place)} {where} the folder of tables[{index}], whose writers may remove it; choose another location"
+    return None
+
+
+def within(place: str, table: str) -> Literal["is", "is in"] | None:
+    """Whether a location is the root of a table, or is in its folder; None if it is apart. Blocks.
+
     VACUUM ignores folders whose names begin with `_` or a dot, except for those of the table itself. A location counts by its name, and by
     the folder that it is once symbolic links are resolved.
     """
-    for index, table in enumerate(tables):
-        for spelling in (canonical, real):
-            inner, outer = spelling(place), spelling(table)
-            if inner != outer and not inner.startswith(f"{outer}/"):
-                continue
-            below = inner[len(outer) + 1 :].partition("/")[0]
-            if not below.startswith(("_", ".")) or below in _OF_TABLES:
-                what = "is in the folder of" if below else "is the folder of"
-                return f"{quoted(place)} {what} tables[{index}], whose writers may remove it; choose another location"
+    for spelling in (canonical, real):
+        inner, outer = spelling(place), spelling(table)
+        if inner != outer and not inner.startswith(f"{outer}/"):
+            continue
+        below = inner[len(outer) + 1 :].partition("/")[0]
+        if not below.startswith(("_", ".")) or below in _OF_TABLES:
+            return "is in" if below else "is"
     return None
 
 

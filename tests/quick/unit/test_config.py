@@ -246,9 +246,34 @@ def test_nothing_is_written_among_the_files_of_a_table(table: str, sink: str, le
     assert re.match(r"(sink\.path|progress\.ledger): .*the folder of.*tables\[0\]", actual[0])
 
 
+@pytest.mark.parametrize("kind", ["files", "delta"])
+@pytest.mark.parametrize(
+    ("table", "ledger"),
+    [
+        ("uri: /lake/orders", "/out/orders"),
+        ("uri: /lake/orders", "file:///out/./orders/ledger"),
+        ("uri: /lake/orders", "/out/orders/_delta_log"),
+        ("discover: /lake/*", "/out/ledger"),
+    ],
+)
+def test_ledger_among_the_files_of_the_sink(kind: str, table: str, ledger: str) -> None:
+    """The sink's targets would be made in the ledger, or the ledger in them."""
+    text = f"pipeline: p\ntables: [{{{table}}}]\nsink: {{kind: {kind}, path: /out}}\nprogress: {{ledger: {ledger}}}\n"
+    (actual,) = problems(text)
+    assert re.match(r"progress\.ledger: .* (is|is in) a folder that `sink\.path` gives to tables\[0\]; choose", actual)
+
+
+def test_ledger_in_the_target_of_one_of_several_sinks() -> None:
+    sinks = "sinks: {a: {kind: files, path: /a}, b: {kind: delta, path: /b}}"
+    (actual,) = problems(f"pipeline: p\ntables: [{{uri: /lake/orders}}]\n{sinks}\nprogress: {{ledger: /b/orders}}\n")
+    assert "progress.ledger: " in actual
+
+
 @pytest.mark.parametrize(
     ("table", "sink", "ledger"),
     [
+        ("/lake/orders", "/out", "/out/ledger"),
+        ("/lake/orders", "/out", "/out/rows/_ledger"),
         ("/lake/orders", "/lake/orders-out", "/lake/orders2"),
         ("/lake/orders", "/lake", "/lake"),
         ("/lake/orders", "/lake/orders/_out", "/lake/orders/_cdfd/ledger"),
