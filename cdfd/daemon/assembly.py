@@ -24,7 +24,7 @@ from cdfd.deliver.feed import Feed
 from cdfd.deliver.mailbox import Mailbox
 from cdfd.deliver.monitor import Monitor
 from cdfd.deliver.rates import RateLimit, Rates
-from cdfd.deliver.recorder import Recorder
+from cdfd.deliver.recorder import LedgerWarnings, Recorder
 from cdfd.deliver.resuming import Policies
 from cdfd.errors import CdfdError
 from cdfd.log.notifications import Notifications
@@ -67,6 +67,7 @@ class Shared:
         sources: the tables of all sinks.
         sink: the configured sink.
         warned: the warnings of each table; see `Feed`.
+        ledger_warnings: those about each ledger.
         mailboxes: the requests for each table.
         rates: the rate limits of the pipeline.
         poll_budget: of tables in stores without events.
@@ -84,6 +85,7 @@ class Shared:
     sources: Sources
     sink: Connector
     warned: dict[str, set[str]] = field(default_factory=dict)
+    ledger_warnings: dict[str, LedgerWarnings] = field(default_factory=dict)
     mailboxes: Mapping[str, Mailbox] = field(default_factory=dict)
     rates: tuple[RateLimit, ...] = ()
     poll_budget: PollBudget = field(kw_only=True)
@@ -169,7 +171,8 @@ async def feed(shared: Shared, table: settings.Table, stop: asyncio.Event, monit
     recorder = None
     if ledger is not None:
         name, renewal = app_id(config.ledger_name, table.name), config.heartbeat.interval
-        recorder = Recorder(ledger, name, config.progress.interval, clock, monitor, renewal)
+        warnings = shared.ledger_warnings.setdefault(ledger.uri, LedgerWarnings())
+        recorder = Recorder(ledger, name, config.progress.interval, clock, monitor, renewal, warnings)
     poll, mailbox = config.poll, shared.mailboxes.get(config.address(table.name)) or Mailbox()
     with add_reset_hint(sinks), shared.sources.table(config, table) as source:
         log_table = source.table

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from dataclasses import dataclass, replace
 
 from cdfd.deliver.monitor import Monitor
@@ -15,6 +16,28 @@ logger = logging.getLogger("cdfd.progress")
 
 CLOSING_SECONDS = 2.0
 """How long a clean stop waits for the ledger."""
+REPEAT_SECONDS = 300.0
+"""Time between two warnings about the same ledger."""
+
+
+@dataclass(slots=True)
+class LedgerWarnings:
+    """The warnings about one ledger, which are those of all its tables: it fails for all of them at once."""
+
+    _warned: float = -math.inf
+    _failing: bool = False
+
+    def fail(self, now: float) -> int:
+        """The ledger failed, at a time in seconds, monotonic. The level of the line about it."""
+        if now - self._warned < REPEAT_SECONDS:
+            return logging.DEBUG
+        self._warned, self._failing = now, True
+        return logging.WARNING
+
+    def work(self) -> bool:
+        """The ledger works. Whether a warning has said otherwise."""
+        failed, self._failing = self._failing, False
+        return failed
 
 
 class Recorder:
@@ -27,6 +50,7 @@ class Recorder:
         clock: the source of time.
         monitor: receives successful records and errors.
         renewal: seconds without a record after which the position is recorded with the present time; None: never.
+        warnings: of the ledger, which its tables share; None: this table is the only one.
     """
 
     def __init__(
@@ -37,6 +61,7 @@ class Recorder:
         clock: Clock,
         monitor: Monitor,
         renewal: float | None = None,
+        warnings: LedgerWarnings | None = None,
     ) -> None:
         self._ledger = ledger
         self.uri = ledger.uri
@@ -44,6 +69,7 @@ class Recorder:
         self._clock = clock
         self._monitor = monitor
         self._renewal = renewal
+        self._warnings = warnings or LedgerWarnings()
         self._interval = RecordInterval(seconds)
         self._table_id = ""
         self._digest: str | None = None
@@ -76,8 +102,9 @@ class Recorder:
                 try:
                     await self._ledger.renew(self._app_id)
                 except CdfdError as error:
-                    self._monitor.error(error)
-                    logger.warning("cannot renew the position in the ledger: %s", error, extra=self._about)
+                    self._fail("cannot renew the position in the ledger", error, self._renewal)
+                else:
+                    self._work()
             self._more.clear()
 
     async def finish(self) -> None:
@@ -105,20 +132,25 @@ class Recorder:
         try:
             await self._record(version)
         except CdfdError as error:
-            self._monitor.error(error)
-            error.within(table=self.uri)
-            logger.warning(
-                "cannot record version %d in the ledger: %s; retrying in %g s, deliveries continue",
-                version,
-                error,
-                self._interval.seconds,
-                extra=self._about,
-            )
+            self._fail(f"cannot record version {version} in the ledger", error, self._interval.seconds)
 
     async def _record(self, version: int) -> None:
         await self._ledger.record(self._app_id, version, self._table_id, self._digest)
         self._interval = self._interval.recorded(version)
         self._monitor.recorded(version)
+        self._work()
+
+    def _fail(self, what: str, error: CdfdError, seconds: float) -> None:
+        """Report an error. The log has the first one of all tables, and another one from time to time."""
+        self._monitor.error(error)
+        level = self._warnings.fail(self._clock.monotonic())
+        error.within(table=self.uri)
+        text = "%s: %s; retrying in %g s, deliveries continue"
+        logger.log(level, text, what, error, seconds, extra=self._about)
+
+    def _work(self) -> None:
+        if self._warnings.work():
+            logger.info("the ledger can be written again", extra={"ledger": self.uri})
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,13 +1,14 @@
 """Telling the ledger: at its pace, again after it failed, and at the end."""
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 
 import pytest
 
 from cdfd.deliver.admission import SMALL_BYTES, Admission
 from cdfd.deliver.monitor import Monitor
-from cdfd.deliver.recorder import Recorder
+from cdfd.deliver.recorder import LedgerWarnings, Recorder
 from cdfd.errors import CdfdError, StorageError
 from cdfd.sinks.ledger.ledger import LedgerEntry, NoLedger
 from tests.support.feeding import MemoryPlace, feed
@@ -130,6 +131,37 @@ class TestRecorder:
         assert book.versions == [2]
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
+
+    async def test_an_outage_is_logged_once_for_all_tables_then_from_time_to_time(
+        self, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        caplog.set_level(logging.INFO, "cdfd.progress")
+        book, clock, warnings, told = Book(), ManualClock(), LedgerWarnings(), Told()
+        recorders = [Recorder(book, "cdfd/shop/orders", 10, clock, told, warnings=warnings) for _ in range(5)]
+        tasks = [asyncio.create_task(recorder.run()) for recorder in recorders]
+
+        async def after(full: bool) -> list[str]:
+            book.full = full
+            caplog.clear()
+            for recorder in recorders:
+                recorder.delivered(1, "T")
+            for _ in range(30):
+                await settle()
+                clock.advance(10)
+            return [record.message for record in caplog.records]
+
+        failed = (
+            "cannot record version 1 in the ledger: no space left on device (table none); "
+            "retrying in 10 s, deliveries continue"
+        )
+        assert await after(full=True) == [failed]
+        assert len(told.errors) == 150, "metrics count each one"
+        assert await after(full=True) == [failed]
+        assert await after(full=False) == ["the ledger can be written again"]
+        assert await after(full=False) == []
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     async def test_a_clean_stop_records_what_is_pending(self) -> None:
         book = Book()
