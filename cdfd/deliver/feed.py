@@ -258,6 +258,8 @@ class Feed:
                 return
             position = following
         else:
+            if (reason := self.sink.needs_snapshot) is not None:
+                raise SnapshotNeededError(reason)
             try:
                 there = await stream.begin(self.tailer, position.version)
             finally:

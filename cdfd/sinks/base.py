@@ -194,6 +194,11 @@ class Sink(JobSink, ABC):
     async def close(self) -> None:
         """Abort the current delivery, if any, and release all resources."""
 
+    @property
+    def needs_snapshot(self) -> str | None:
+        """Why a snapshot has to come before further change rows; None if it need not."""
+        return None
+
     def hasten(self) -> None:
         """The process stops: from now on, leave out what the next process can do, also what is under way. Deliveries finish."""
         return

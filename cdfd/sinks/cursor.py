@@ -64,13 +64,16 @@ class Cursor:
         """`SinkError` if the delivery in progress cannot lead to `following`.
 
         A delivery without rows may keep its position, to store the first position. It may also lead from an undelivered version to that
-        version's snapshot, which replaces changes that cannot be read.
+        version's snapshot, which replaces changes that cannot be read, or to the snapshot of the version before, which replaces all rows.
         """
         self._require_usable()
         begun = self._begun
         if begun is None:
             raise SinkError("there is no delivery to commit", version=following.version)
-        stays = not rows and (following == begun or (not begun.part and following == replace(begun, phase="snapshot")))
+        snapshots = (
+            replace(begun, phase="snapshot", version=version) for version in (begun.version, begun.version - 1)
+        )
+        stays = not rows and (following == begun or (not begun.part and following in snapshots))
         if following.table_id != begun.table_id or (order(following) <= order(begun) and not stays):
             raise SinkError(f"a delivery from {begun} cannot lead to {following}", version=following.version)
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from hashlib import blake2b
 
 from cdfd.delta.types.datatypes import ByName, StructField, StructType
 from cdfd.delta.types.schema import TableSchema
@@ -61,6 +63,20 @@ class Shape:
             and not self.excluded
             and all(each.alias is None for each in self.columns or ())
         )
+
+    @property
+    def digest(self) -> str:
+        """A hash of what decides which rows there are, and their values. Mirrors store it, so it has to stay the same in later releases.
+
+        The keys of masks count, and cannot be read from it.
+        """
+        columns = None if self.columns is None else sorted((each.published, each.name) for each in self.columns)
+        where = None if self.where is None else self.where.text
+        masks = sorted(
+            (name, mask.method, mask.value, mask.length, None if mask.key is None else mask.key.hex())
+            for name, mask in self.masks
+        )
+        return blake2b(json.dumps([columns, where, masks]).encode(), digest_size=16).hexdigest()
 
     @property
     def names(self) -> tuple[str, ...] | None:

@@ -17,7 +17,7 @@ from cdfd.sinks.delta import parts
 from cdfd.sinks.delta.compactor import Compaction
 from cdfd.sinks.delta.data_files import DataFiles, MakeFiles
 from cdfd.sinks.delta.log_actions import CHANGELOG_MODE, mirror_mode
-from cdfd.sinks.delta.mirror.sink import MirrorSink
+from cdfd.sinks.delta.mirror.sink import RESHAPED, MirrorSink
 from cdfd.sinks.delta.mirror.state import MirrorOptions
 from cdfd.sinks.delta.settings import DeltaSettings
 from cdfd.sinks.delta.sink import DeltaSink
@@ -84,7 +84,12 @@ class DeltaConnector(Connector):
     async def check(self, table: Table) -> str:
         """Check that the target is that of this table, or that there is none; see the port."""
         self._check_table(table)
-        return "ok" if await self._target(table).exists() else "ok, the target will be created"
+        target = self._target(table)
+        if not await target.exists():
+            return "ok, the target will be created"
+        if self.sink.mode == "mirror" and await target.is_reshaped(table.shape.digest):
+            return f"ok, the mirror will be loaded again: {RESHAPED}"
+        return "ok"
 
     async def backfill(self, table: Table, role: str) -> Backfill | None:
         """The backfill in the target; see the port."""

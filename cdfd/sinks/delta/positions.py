@@ -28,6 +28,8 @@ SOURCE: Final = "cdfd.changelog.source"
 """Property of a target: `metaData.id` of the source."""
 MODE: Final = "cdfd.changelog.mode"
 """Property of a target: its mode. A changelog has none."""
+SHAPE: Final = "cdfd.changelog.shape"
+"""Property of a mirror: the `Shape.digest` of its rows. Mirrors of earlier releases have none until their next version."""
 
 _FIELDS = ("version", "part", "snapshot", "ordinal", "digest0", "digest1")
 
@@ -45,10 +47,11 @@ class Stored:
     owner: int | None
 
 
-def properties(app_id: str, table_id: str, mode: Mode) -> Mapping[str, str]:
-    """The properties of a new target."""
+def properties(app_id: str, table_id: str, mode: Mode, shape: str | None = None) -> Mapping[str, str]:
+    """The properties of a new target. `shape`: of all of its rows; None: each row may have another."""
     named = {} if mode.name == CHANGELOG_MODE.name else {MODE: mode.name}
-    return {CHANGELOG: app_id, SOURCE: table_id, **named, **mode.properties}
+    shaped = {} if shape is None else {SHAPE: shape}
+    return {CHANGELOG: app_id, SOURCE: table_id, **named, **shaped, **mode.properties}
 
 
 def stored_position(state: TxnState, app_id: str, mode: str = CHANGELOG_MODE.name, place: str = "") -> Stored:
@@ -119,15 +122,17 @@ def control_properties(control: Control) -> Mapping[str, str]:
     return {CONTROL: orjson.dumps(control.document()).decode()}
 
 
-def position_actions(state: TxnState, app_id: str, position: Position, now_ms: int) -> list[Action]:
-    """The actions that store a position: the numbers that differ from the stored ones."""
+def position_actions(
+    state: TxnState, app_id: str, position: Position, now_ms: int, *, again: bool = False
+) -> list[Action]:
+    """The actions that store a position: the numbers that differ from the stored ones, or `again` all of them."""
     is_snapshot = int(position.phase == "snapshot")
     values = (position.version, position.part, is_snapshot, position.ordinal, *halves_of(position.digest))
     wanted = {position_txn(app_id, field): value for field, value in zip(_FIELDS, values, strict=True)}
     if position.phase == "stream" and position.version > 0:
         wanted = {app_id: position.version - 1, **wanted}
     versions = {name: stored.version for name in wanted if (stored := state.txns.get(name)) is not None}
-    return [txn(name, value, now_ms) for name, value in wanted.items() if versions.get(name) != value]
+    return [txn(name, value, now_ms) for name, value in wanted.items() if again or versions.get(name) != value]
 
 
 def owner_action(app_id: str, owner: int, now_ms: int) -> Action:

@@ -35,6 +35,7 @@ from cdfd.sinks.delta.columns import (
 from cdfd.sinks.delta.housekeeping import Upkeep, keep_house
 from cdfd.sinks.delta.log_actions import CHANGELOG_MODE, Mode, evolution, protocol_features
 from cdfd.sinks.delta.positions import (
+    SHAPE,
     Stored,
     control_properties,
     owner_action,
@@ -114,6 +115,9 @@ class Target:
         """Set it to leave the housekeeping to another process."""
         self.control = EMPTY
         """The control of the changelog, as it is stored."""
+        self._shape: str | None = None
+        self.reshaped = False
+        """Whether its rows have another shape than the next ones, so that only all rows together can be delivered."""
 
     async def exists(self) -> bool:
         """Whether there is a table, to which this changelog can be appended. Changes nothing."""
@@ -123,6 +127,12 @@ class Target:
                 self._check(state)
                 self._stored_state(state)
             return state is not None
+
+    async def is_reshaped(self, shape: str) -> bool:
+        """Whether its rows have another shape; False if that is not known. Changes nothing."""
+        with translate_errors("read the target", self.uri):
+            state = await self._log.state()
+            return state is not None and self._is_reshaped(state, shape)
 
     async def position(self) -> Position | None:
         """The stored position. Changes nothing."""
@@ -181,7 +191,7 @@ class Target:
                     id=str(uuid.uuid4()),
                     schema_string=schema_string.serialize(columns.struct),
                     partition_columns=columns.partition_by,
-                    configuration={**properties(self._app_id, begun.table_id, mode), **mapped},
+                    configuration={**properties(self._app_id, begun.table_id, mode, self._shape), **mapped},
                     created_time=now,
                 )
                 protocol = with_features(PLAIN, protocol_features(columns) | mode.readers, mode.writers)
@@ -190,8 +200,13 @@ class Target:
                 await self._log.create(actions)
                 self._exists = True
 
-    async def take_over(self) -> tuple[Position | None, Columns]:
-        """Become the owner. The position, and the columns of the table; none if there is no table."""
+    async def take_over(self, shape: str | None = None) -> tuple[Position | None, Columns]:
+        """Become the owner. The position, and the columns of the table; none if there is no table.
+
+        Args:
+            shape: the digest of the shape that all rows of the table must have; None: each row may have another.
+        """
+        self._shape = shape
         with translate_errors("open the target", self.uri):
             state = await self._log.state()
             if state is None:
@@ -204,6 +219,7 @@ class Target:
                 # Another process may have delivered before this version.
                 state = await self._log.state() or state
             self._columns, self.control = columns_of(state), stored_control(state)
+            self.reshaped = shape is not None and self._is_reshaped(state, shape)
             return self._stored_state(state).position, self._columns
 
     def merged(self, table: Columns, rows: StructType, *, replaces: bool = False) -> Columns:
@@ -269,6 +285,8 @@ class Target:
                 )
             except NotATableError as error:
                 raise self._deletion_error() from error
+            if replaces:
+                self.reshaped = False
             if version is None:
                 return self._columns
             every = self._layout.checkpoint_interval
@@ -297,6 +315,10 @@ class Target:
             )
         return stored
 
+    def _is_reshaped(self, state: TxnState, shape: str) -> bool:
+        is_loaded = self._stored_state(state).position is not None
+        return is_loaded and state.metadata.configuration.get(SHAPE, shape) != shape
+
     def _stored_state(self, state: TxnState) -> Stored:
         return stored_position(state, self._app_id, self._layout.mode.name, self._place)
 
@@ -316,8 +338,10 @@ class Target:
         self._protocol = state.protocol
         current = self.control = stored_control(state)
         moved = None if self._moved is None or stored_range(state, self._role) == self._moved else self._moved
+        # Rows of another shape are replaced at the position where they are, too.
+        reshapes = replaces and self._shape is not None and self._is_reshaped(state, self._shape)
         # An attempt whose outcome was unclear may have committed this delivery.
-        delivered = moved is None and stored.position == following
+        delivered = moved is None and not reshapes and stored.position == following
         if moved is None and not delivered and stored.position not in (None, begun):
             raise SinkError(
                 f"the target is at {stored.position}, and not at {begun}", table=self.uri, hint="Open a new sink"
@@ -333,10 +357,12 @@ class Target:
             added |= control_properties(control)
         if moved is not None:
             added |= range_properties(self._role, moved)
+        if self._shape not in (None, state.metadata.configuration.get(SHAPE)) and (replaces or not self.reshaped):
+            added[SHAPE] = self._shape
         now = self.clock.now_ms()
         actions = [] if stays and not added else evolution(state, columns, mode, added)
         actions += changes(state, columns, now)
-        return actions + position_actions(state, self._place, following, now)
+        return actions + position_actions(state, self._place, following, now, again=reshapes)
 
     def _agree(self, table: Columns, base: Columns, rows: Columns) -> Columns:
         """The columns after this commit, if the files were written by the rules that the table has now.

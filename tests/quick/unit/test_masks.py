@@ -8,6 +8,8 @@ from cdfd.delta.types.schema import Primitive, StructField
 from cdfd.errors import ConfigError
 from cdfd.plan.shape.chosen import Chosen
 from cdfd.plan.shape.masks import Mask, Method
+from cdfd.plan.shape.parser import parse_filter
+from cdfd.plan.shape.shape import AS_IT_IS, Shape
 
 KEY = b"sixteen letters!"
 LONG = StructField("a", Primitive("long"), nullable=False)
@@ -79,3 +81,26 @@ def test_choice_is_parsed_from_text(text: str, chosen: Chosen) -> None:
     actual = Chosen.parse(text)
     assert actual == chosen
     assert (actual.published, str(actual)) == (chosen.alias or chosen.name, text.strip())
+
+
+def test_digest_of_a_shape_says_whether_rows_are_the_same() -> None:
+    """Targets of other releases have these digests."""
+    shapes = [
+        AS_IT_IS,
+        Shape(where=parse_filter("a > 1")),
+        Shape(where=parse_filter("a > 2")),
+        Shape((Chosen("a"), Chosen("b"))),
+        Shape((Chosen("a"), Chosen("b", "c"))),
+        *(Shape(masks=(("a", mask),)) for mask in (Mask("nullify"), Mask("constant", "x"), Mask("constant", "y"))),
+        *(Shape(masks=(("a", Mask("truncate", length=length)),)) for length in (1, 2)),
+        *(Shape(masks=(("a", Mask("hmac_sha256", key=key)),)) for key in (KEY, KEY[::-1])),
+        Shape(masks=(("b", Mask("nullify")),)),
+    ]
+    assert len({shape.digest for shape in shapes}) == len(shapes)
+    assert [shape.digest for shape in shapes[:2]] == [
+        "3a905073f6e611c64da68328ffd53767",
+        "f8198bec476acfd25d6fb28ae78a2ea6",
+    ]
+    assert Shape((Chosen("b"), Chosen("a"))).digest == shapes[3].digest
+    nullified, hidden = (("a", Mask("nullify")), ("b", Mask("hmac_sha256", key=KEY)))
+    assert Shape(masks=(nullified, hidden)).digest == Shape(masks=(hidden, nullified)).digest

@@ -162,6 +162,39 @@ def test_a_mirror_that_would_lack_rows_is_refused(tmp_path: Path, change: dict[s
     assert not (tmp_path / "copies").exists()
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "rows"),
+    [
+        ({"where": "v > 'a'"}, {"where": "v > 'b'"}, [(3, "d"), (4, "e")]),
+        ({"where": "v > 'b'"}, {}, [(1, "a"), (2, "b"), (3, "d"), (4, "e")]),
+        ({"columns": ["id"]}, {"columns": ["id", "v"]}, [(1, "a"), (2, "b"), (3, "d"), (4, "e")]),
+        ({}, {"mask": {"v": {"method": "nullify"}}}, [(1, None), (2, None), (3, None), (4, None)]),
+    ],
+    ids=["fewer rows", "more rows", "more columns", "mask"],
+)
+def test_a_mirror_with_other_rows_is_loaded_again(
+    tmp_path: Path, before: dict[str, object], after: dict[str, object], rows: list[tuple[int, str | None]]
+) -> None:
+    source = tmp_path / "lake" / "orders"
+    write_deltalake(source, pa.table({"id": [1, 2, 3], "v": ["a", "b", "c"]}))
+    config = configure_mirror(tmp_path)
+    settings = json.loads(config.read_text())
+    for number, change in enumerate((before, after)):
+        (listed,) = settings["tables"]
+        config.write_text(json.dumps(settings | {"tables": [listed | change]}))
+        told = "the mirror will be loaded again" if number else "the target will be created"
+        assert told in cdfd("check", "-c", config).out
+        with started("run", "-c", config) as daemon:
+            daemon.log_line("snapshot of version 0 completed")  # the source has no new version
+            if number:
+                DeltaTable(source).update(predicate="id = 3", updates={"v": "'d'"})
+                write_deltalake(source, pa.table({"id": [4], "v": ["e"]}), mode="append")
+            wait_for_target(tmp_path)
+            assert daemon.end(signal.SIGTERM).code == 0
+    assert live_rows(tmp_path / "copies" / "orders") == [{"id": id, "v": v} for id, v in rows]
+    assert "loaded again" not in cdfd("check", "-c", config).out
+
+
 def test_a_mirror_of_an_empty_table_starts_again(tmp_path: Path) -> None:
     """There is no target before the first row, so the ledger must not say that a version was delivered."""
     source = tmp_path / "lake" / "orders"

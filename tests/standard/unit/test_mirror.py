@@ -31,6 +31,8 @@ from cdfd.model.control import Control, Pause
 from cdfd.model.plan import ChangePlan
 from cdfd.model.position import Position
 from cdfd.model.version import Version
+from cdfd.plan.shape.parser import parse_filter
+from cdfd.plan.shape.shape import AS_IT_IS, Shape
 from cdfd.runtime.clock import Clock, SystemClock
 from cdfd.scan.updates.equality import hashes
 from cdfd.scan.updates.spill import SpillSpace
@@ -71,12 +73,13 @@ async def open_sink(
     clock: Clock | None = None,
     compaction: Compaction | None = None,
     file_bytes: int = 1 << 20,
+    shape: Shape = AS_IT_IS,
 ) -> MirrorSink:
     mode = mirror_mode(change_feed=change_feed)
     layout = Layout(partition_by, checkpoint_interval=interval, mode=mode, compaction=compaction)
     target = Target(storage, APP, layout, clock or SystemClock(), owner=owner or next(OWNERS))
     files = partial(DataFiles, compression="snappy", file_bytes=file_bytes)
-    return await MirrorSink.open(target, files, MirrorOptions(key, change_feed, SpillSpace()))
+    return await MirrorSink.open(target, files, MirrorOptions(key, change_feed, SpillSpace(), shape))
 
 
 def at(version: int, phase: Any = "stream") -> Position:
@@ -804,6 +807,71 @@ class TestPositions:
         await delivery.commit(at(3))
         assert rows_in(folder, schema) == bag([(1, 7)])
         assert await (await open_sink(LocalStorage(folder), change_feed=True)).last_position() == at(3)
+
+
+class TestShape:
+    """Rows that were made with other settings cannot stay."""
+
+    NEW: ClassVar[Shape] = Shape(where=parse_filter("id > 1"))
+
+    @staticmethod
+    def stored(folder: Path) -> str | None:
+        metadata = [action["metaData"] for entry in entries(folder) for action in entry if "metaData" in action]
+        shape: str | None = metadata[-1]["configuration"].get("cdfd.changelog.shape")
+        return shape
+
+    async def load(self, storage: Storage) -> None:
+        """Bring the mirror to version 1 in the new shape, as a daemon does."""
+        sink = await open_sink(storage, shape=self.NEW)
+        if sink.needs_snapshot is not None:
+            assert await sink.last_position() == at(1)
+            await (await sink.begin(at(1))).commit(at(0, "snapshot"))
+            delivery = await sink.begin(at(0, "snapshot"))
+            await delivery.write(change(0, "insert", [(2, "a", 0.5)]))
+            await delivery.commit(at(1))
+        assert sink.needs_snapshot is None
+        await sink.close()
+
+    async def test_all_rows_are_replaced_where_the_mirror_is_whatever_step_fails(self, tmp_path: Path) -> None:
+        for number in count():
+            folder, error = tmp_path / str(number), StorageError("reset", retriable=True)
+            sink = await open_sink(LocalStorage(folder, sync=False))
+            await deliver(sink, 0, change(0, "insert", [(1, "a", 0.5), (2, "a", 0.5)]))
+            await sink.close()
+            assert self.stored(folder) == AS_IT_IS.digest
+            step = AtStep(number, error)
+            with contextlib.suppress(SinkError):
+                await self.load(FaultyStorage(LocalStorage(folder, sync=False), after=step))
+            await self.load(LocalStorage(folder, sync=False))
+            sink = await open_sink(LocalStorage(folder, sync=False), shape=self.NEW)
+            await deliver(sink, 1, change(1, "insert", [(3, "a", 0.5)]), change(1, "delete", [(2, "a", 0.5)]))
+            assert rows_in(folder) == by_delta_rs(folder) == bag([(3, "a", 0.5)])
+            assert self.stored(folder) == self.NEW.digest
+            if not step.reached:
+                break
+        assert number >= 8
+
+    async def test_nothing_else_stores_the_new_shape(self, tmp_path: Path) -> None:
+        await deliver(await open_sink(LocalStorage(tmp_path)), 0, change(0, "insert", [(1, "a", 0.5)]))
+        for begins in (False, True):
+            sink = await open_sink(LocalStorage(tmp_path), shape=self.NEW)
+            if begins:
+                await (await sink.begin(at(1))).commit(at(0, "snapshot"))
+            await sink.set_control(sink.control.remember(f"request {begins}"))
+            await sink.close()
+            assert self.stored(tmp_path) == AS_IT_IS.digest
+            assert sink.needs_snapshot is not None
+
+    async def test_a_mirror_of_an_earlier_release_gets_it_with_the_next_version(self, tmp_path: Path) -> None:
+        await deliver(await open_sink(LocalStorage(tmp_path)), 0, change(0, "insert", [(1, "a", 0.5)]))
+        for entry in (tmp_path / "_delta_log").glob("*.json"):
+            entry.write_text(entry.read_text().replace(f',"cdfd.changelog.shape":"{AS_IT_IS.digest}"', ""))
+        assert self.stored(tmp_path) is None
+        sink = await open_sink(LocalStorage(tmp_path), shape=self.NEW)
+        assert sink.needs_snapshot is None
+        await deliver(sink, 1, change(1, "insert", [(2, "a", 0.5)]))
+        assert self.stored(tmp_path) == self.NEW.digest
+        assert rows_in(tmp_path) == bag([(1, "a", 0.5), (2, "a", 0.5)])
 
 
 class TestControl:

@@ -15,6 +15,8 @@ from cdfd.sinks.delta.mirror.state import MirrorOptions, MirrorState
 from cdfd.sinks.delta.parts import TargetSink
 from cdfd.sinks.delta.target import Target
 
+RESHAPED = "`where`, `columns` or `mask` is not what the rows of the mirror were made with"
+
 
 class MirrorSink(MirrorState, TargetSink):
     """The `Sink` port over a mirror; open it with `MirrorSink.open`."""
@@ -28,7 +30,7 @@ class MirrorSink(MirrorState, TargetSink):
         Raises:
             SinkError: the target cannot be used.
         """
-        position, columns = await target.take_over()
+        position, columns = await target.take_over(options.shape.digest)
         return cls(target, files, options, position, columns)
 
     async def begin(self, position: Position) -> MirrorDelivery:
@@ -36,6 +38,11 @@ class MirrorSink(MirrorState, TargetSink):
         self.cursor.begin(position)
         self._delivery = MirrorDelivery(self, position)
         return self._delivery
+
+    @property
+    def needs_snapshot(self) -> str | None:
+        """Whether the rows were made with other settings; see the port."""
+        return RESHAPED if self.target.reshaped else None
 
     @property
     def deferred(self) -> bool:
