@@ -346,6 +346,10 @@ class Settings(Section):
         """The table of that name that the configuration lists, or None."""
         return next((table for table in self.listed if table.name == name), None)
 
+    def topics_beside(self, table: Table) -> frozenset[str]:
+        """The topics of other tables that the configuration lists."""
+        return frozenset(each.topic for each in self.listed if each.name != table.name)
+
     def options(self, uri: str) -> dict[str, object]:
         """The options for `open_storage` at a location or for a name, with revealed secrets. Never show them."""
         match uri.partition(":")[0].lower():

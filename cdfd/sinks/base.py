@@ -43,6 +43,16 @@ class ReopenSinkError(SinkError):
     """A sink has to be opened again, although nothing is wrong: for example, it was idle for so long that the cluster has forgotten it."""
 
 
+def other_topic_error(place: str) -> SinkError:
+    """The error of a table without a position, whose position is in the place of another topic."""
+    return SinkError(
+        "the table has no position here: it was delivered with another `topic`, and its position is there",
+        path=place,
+        hint="Restore `topic`, or stop the daemon and rename that folder to the new topic. "
+        "To begin as `start` says, move that folder out of `sink.path`",
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class SampleRecord:
     """A record as it would be sent.

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from cdfd.config.settings import Settings, Table
-from cdfd.errors import ConfigError, SinkError, UnsupportedError
+from cdfd.errors import CdfdError, ConfigError, SinkError, UnsupportedError
 from cdfd.model.position import Position
 from cdfd.runtime.clock import SystemClock
 from cdfd.scan.updates.spill import spill_space
-from cdfd.sinks.base import Backfill, Connector, StageTimer, Write, unmeasured
+from cdfd.sinks.base import Backfill, Connector, StageTimer, Write, other_topic_error, unmeasured
 from cdfd.sinks.delta import parts
 from cdfd.sinks.delta.compactor import Compaction
 from cdfd.sinks.delta.data_files import DataFiles, MakeFiles
@@ -21,11 +21,12 @@ from cdfd.sinks.delta.mirror.sink import RESHAPED, MirrorSink
 from cdfd.sinks.delta.mirror.state import MirrorOptions
 from cdfd.sinks.delta.settings import DeltaSettings
 from cdfd.sinks.delta.sink import DeltaSink
-from cdfd.sinks.delta.target import Layout, Target
+from cdfd.sinks.delta.target import Layout, Target, delivered_table, translate_errors
 from cdfd.sinks.jobs import Delivered, Job
 from cdfd.sinks.lease import Lease
 from cdfd.sinks.ledger.ledger import app_id
 from cdfd.sinks.stored_lease import StoredLease
+from cdfd.storage.base import FolderListing
 from cdfd.storage.location import open_private, open_storage
 
 
@@ -42,6 +43,8 @@ class DeltaConnector(Connector):
     config: Settings
     sink: DeltaSettings
     _prepared: dict[str, Target] = field(default_factory=dict, init=False)
+    _tables: dict[str, str] = field(default_factory=dict, init=False)
+    """The names of the tables that this process has opened, by topic."""
 
     def preflight(self) -> None:
         """Check the tables of a mirror; see the port."""
@@ -62,6 +65,9 @@ class DeltaConnector(Connector):
         else:
             sink = await DeltaSink.open(target, self._files, table.shape)
         try:
+            if await sink.last_position() is None:
+                await self._check_topic(table)
+            self._tables[table.topic] = table.name
             yield sink
         finally:
             await sink.close()
@@ -78,8 +84,34 @@ class DeltaConnector(Connector):
         self._prepared.clear()
 
     async def position(self, table: Table) -> Position | None:
-        """The position in the target; see the port."""
-        return await self._target(table).position()
+        """The position in the target; see the port.
+
+        Raises:
+            SinkError: it has none, but the target of another topic has one of this table.
+        """
+        position = await self._target(table).position()
+        if position is None:
+            await self._check_topic(table)
+        return position
+
+    async def _check_topic(self, table: Table) -> None:
+        options, others = self.config.options(self.sink.path), self.config.topics_beside(table)
+        storage = open_storage(self.sink.path, options)
+        with translate_errors("list the targets", self.sink.path):
+            folders = await storage.folders() if isinstance(storage, FolderListing) else ()
+        name = app_id(self.config.pipeline, table.name)
+        for folder in folders:
+            if folder in others or self._tables.get(folder, table.name) != table.name:
+                continue
+            place = self.sink.places(folder)["path"]
+            try:
+                delivered = await delivered_table(open_storage(place, options), SystemClock())
+            except CdfdError as error:
+                if error.retriable:
+                    raise
+                continue  # a target that cannot be read is an error of the table that it is of
+            if delivered == name:
+                raise other_topic_error(place)
 
     async def check(self, table: Table) -> str:
         """Check that the target is that of this table, or that there is none; see the port."""

@@ -35,6 +35,7 @@ from cdfd.sinks.delta.columns import (
 from cdfd.sinks.delta.housekeeping import Upkeep, keep_house
 from cdfd.sinks.delta.log_actions import CHANGELOG_MODE, Mode, evolution, protocol_features
 from cdfd.sinks.delta.positions import (
+    CHANGELOG,
     SHAPE,
     Stored,
     control_properties,
@@ -385,6 +386,15 @@ class Target:
             hint="The daemon writes them again",
             retriable=True,
         )
+
+
+async def delivered_table(storage: Storage, clock: Clock) -> str | None:
+    """The appId of the changelog whose position a target has; None if it has none. Raises what `TxnLog.state` does."""
+    state = await TxnLog(storage, clock).state()
+    app_id = None if state is None else state.metadata.configuration.get(CHANGELOG)
+    if state is None or app_id is None or state.txns.get(position_txn(app_id, "version")) is None:
+        return None
+    return app_id
 
 
 @contextmanager

@@ -3,19 +3,20 @@
 import asyncio
 import os
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 
 from cdfd.config.settings import Settings, Table
 from cdfd.errors import SinkError
 from cdfd.model.position import Position
 from cdfd.runtime.registry import FILE_FORMATS
-from cdfd.sinks.base import Connector, StageTimer, unmeasured
-from cdfd.sinks.files.folder import read_position, refuse_link
+from cdfd.sinks.base import Connector, StageTimer, other_topic_error, unmeasured
+from cdfd.sinks.files.folder import delivered_table, read_position, refuse_link
 from cdfd.sinks.files.formats import RowsFormat
 from cdfd.sinks.files.settings import FilesSettings
 from cdfd.sinks.files.sink import FilesSink
 from cdfd.sinks.lease import Lease
+from cdfd.sinks.ledger.ledger import app_id
 from cdfd.sinks.stored_lease import StoredLease
 from cdfd.storage.durable import explain, nearest_existing
 from cdfd.storage.local import LocalStorage
@@ -36,8 +37,9 @@ class FilesConnector(Connector):
     async def open(self, table: Table, stage: StageTimer = unmeasured) -> AsyncIterator[FilesSink]:
         """The sink of a table; see the port."""
         rows: RowsFormat = FILE_FORMATS.load(self.sink.format)()
-        folder, mode = self._folder(table), int(self.sink.mode, 8)
-        sink = await FilesSink.open(folder, rows, fsync=self.sink.fsync, mode=mode)
+        folder, mode, name = self._folder(table), int(self.sink.mode, 8), app_id(self.config.pipeline, table.name)
+        await self.position(table)  # nothing is created if the position is in another folder
+        sink = await FilesSink.open(folder, rows, fsync=self.sink.fsync, mode=mode, table=name)
         try:
             yield sink
         finally:
@@ -62,12 +64,31 @@ class FilesConnector(Connector):
         return "ok" if place == folder else "ok, the folder will be created"
 
     async def position(self, table: Table) -> Position | None:
-        """The position in the folder; see the port."""
+        """The position in the folder; see the port.
+
+        Raises:
+            SinkError: it has none, but the folder of another topic has one of this table.
+        """
         folder = self._folder(table)
         try:
-            return await asyncio.to_thread(read_position, folder)
+            position = await asyncio.to_thread(read_position, folder)
+            if position is None:
+                await asyncio.to_thread(self._check_topic, table)
         except OSError as error:
             raise explain(error, "read the folder", folder, SinkError) from error
+        return position
+
+    def _check_topic(self, table: Table) -> None:
+        name, others = app_id(self.config.pipeline, table.name), self.config.topics_beside(table)
+        with suppress(FileNotFoundError), os.scandir(self.sink.path) as entries:
+            for entry in entries:
+                delivered = ""
+                # A folder that cannot be read is an error of the table that it is of.
+                if entry.name not in others and entry.is_dir(follow_symlinks=False):
+                    with suppress(OSError, SinkError):
+                        delivered = delivered_table(entry.path)
+                if delivered == name:
+                    raise other_topic_error(entry.path)
 
     async def move(self, table: Table, to: Position | None) -> None:
         """Only forward; see the port. An error names the folder."""

@@ -50,12 +50,14 @@ class _Kept:
         delivered: whether anything was ever delivered.
         control: of the table.
         file: the file with the rows of the delivery; empty if it has none.
+        table: the table of a pipeline that it is of; see `app_id`. Empty where an earlier version of cdfd wrote it.
     """
 
     position: Position | None = None
     delivered: bool = False
     control: Control = EMPTY
     file: str = ""
+    table: str = ""
 
 
 class DeliveryFolder:
@@ -65,16 +67,18 @@ class DeliveryFolder:
         path: the folder; created if missing.
         sync: whether a commit syncs files to the device.
         mode: of files, before the process's umask. Users who may read files may also search created folders.
+        table: the table of a pipeline that it is of, to be stored with the position; empty: unknown.
 
     Raises:
         FencedError: another process delivers into the folder.
         SinkError: its files are inconsistent, or it is a symbolic link.
     """
 
-    def __init__(self, path: str, *, sync: bool, mode: int = 0o600) -> None:
+    def __init__(self, path: str, *, sync: bool, mode: int = 0o600, table: str = "") -> None:
         self.path = os.path.abspath(path)
         self.sync = sync
         self._mode = mode
+        self._table = table
         make_folder(self.path, mode=mode | 0o100 | (mode & 0o444) >> 2, sync=sync)
         self._folder: int | None = _open_folder(self.path)
         self._lock: int | None = None
@@ -100,6 +104,8 @@ class DeliveryFolder:
                 if is_temporary(name):
                     os.unlink(name, dir_fd=self._descriptor)
             kept = _roll_forward(self.path, names, self._kept, _read_position(self._descriptor, self.path, _NEXT))
+            if kept.position is not None and table:
+                kept = dataclasses.replace(kept, table=table)
             if kept != self._kept:
                 self._write(kept)
             self.remove(_NEXT)
@@ -137,13 +143,13 @@ class DeliveryFolder:
             following: the position after it.
             control: of the table, after it.
         """
-        kept = _Kept(following, True, control, "" if rows is None else name)
+        kept = _Kept(following, True, control, "" if rows is None else name, self._table)
         if rows is None:
             self._write(kept)
             return
         if self._kept.position is None:
             # The table's id must be stored before its first rows.
-            self._write(_Kept(first, False, control))
+            self._write(_Kept(first, False, control, table=self._table))
         # The sync after the next rename also makes this name durable. If a power failure keeps only the rows, the hash is unknown.
         put(self._descriptor, _NEXT, _serialize(kept), mode=self._mode, sync=self.sync)
         with suppress(FileNotFoundError):
@@ -202,6 +208,16 @@ def read_position(path: str) -> Position | None:
     return current.position if current.delivered else None
 
 
+def delivered_table(path: str) -> str:
+    """The table whose position a folder has; empty if it has none, or if that is unknown. Raises what `read_position` does."""
+    folder = _open_folder(path)
+    try:
+        kept = _read_position(folder, path, _POSITION)
+    finally:
+        os.close(folder)
+    return kept.table if kept.delivered else ""
+
+
 def _open_folder(path: str) -> int:
     try:
         return os.open(path, _FOLDER)
@@ -236,7 +252,8 @@ def _read_position(folder: int, path: str, name: str) -> _Kept:
         if delivered is not True and delivered is not False:
             raise ValueError(f"delivered is {delivered!r}")
         control = Control.parse(document["control"]) if "control" in document else EMPTY
-        return _Kept(Position.parse(document), delivered, control, str(document.get("file", "")))
+        rows, table = (str(document.get(name, "")) for name in ("file", "table"))
+        return _Kept(Position.parse(document), delivered, control, rows, table)
     except (ValueError, RecursionError) as error:
         raise SinkError(
             f"the position of the sink cannot be read: {error}",
@@ -277,7 +294,7 @@ def _roll_forward(path: str, names: list[str], kept: _Kept, prepared: _Kept) -> 
             )
         target = prepared.position
         start = target if target == delivery.following else delivery.following
-        kept = _Kept(start, True, kept.control)
+        kept = _Kept(start, True, kept.control, table=kept.table)
     return kept
 
 
@@ -288,4 +305,6 @@ def _serialize(kept: _Kept) -> bytes:
         document["control"] = kept.control.document()
     if kept.file:
         document["file"] = kept.file
+    if kept.table:
+        document["table"] = kept.table
     return json.dumps(document).encode() + b"\n"

@@ -46,7 +46,13 @@ class FilesSink(Sink):
 
     @classmethod
     async def open(
-        cls, path: str | os.PathLike[str], rows: RowsFormat, *, fsync: bool = True, mode: int = 0o600
+        cls,
+        path: str | os.PathLike[str],
+        rows: RowsFormat,
+        *,
+        fsync: bool = True,
+        mode: int = 0o600,
+        table: str = "",
     ) -> Self:
         """Take over a folder, create it if missing, and read its position.
 
@@ -55,13 +61,14 @@ class FilesSink(Sink):
             rows: the format of the files.
             fsync: whether a commit syncs the files to the device. Without it, a power failure can lose deliveries.
             mode: of files, before the process's umask.
+            table: see `DeliveryFolder`.
 
         Raises:
             FencedError: another process delivers into the folder.
             SinkError: the folder cannot be used, or its files are inconsistent.
         """
         with _translate_errors("open the folder", os.fspath(path)):
-            folder = await asyncio.to_thread(DeliveryFolder, os.fspath(path), sync=fsync, mode=mode)
+            folder = await asyncio.to_thread(DeliveryFolder, os.fspath(path), sync=fsync, mode=mode, table=table)
         return cls(folder, rows, Cursor(folder.position))
 
     async def last_position(self) -> Position | None:

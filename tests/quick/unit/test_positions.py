@@ -6,8 +6,13 @@ from typing import Any
 
 import pytest
 
+from cdfd.config.parser import parse
+from cdfd.config.settings import Settings
+from cdfd.errors import SinkError
 from cdfd.log.log import DeltaLog
 from cdfd.model.position import ORDINAL_SPAN, Position
+from cdfd.sinks.base import Connector
+from cdfd.sinks.configured import connector
 from cdfd.sinks.files.folder import read_position
 from cdfd.sinks.kafka.progress.records import Progress, progress_of, value_of
 from tests.support.feeding import FilesPlace, MemoryPlace, Place, feed, position
@@ -94,3 +99,70 @@ async def test_every_delivery_leaves_that_of_the_entry_before(
         assert each is not None
         digest = await DeltaLog(lake).digest(each.basis) if each.basis >= 0 else None
         assert each.digest == digest, each
+
+
+@pytest.mark.parametrize("kind", ["files", "delta"])
+class TestOtherTopic:
+    """A folder and a Delta target have the position, so a table that gets another topic would begin again."""
+
+    STORED = Position("T", 3, digest="d")
+
+    @staticmethod
+    def settings(folder: Path, kind: str, topic: str, more: str = "") -> Settings:
+        sink = f"sink: {{kind: {kind}, path: {folder}/out}}"
+        return parse(f"pipeline: shop\ntables: [{{uri: /t, name: orders, topic: {topic}}}{more}]\n{sink}\n", {})
+
+    async def deliver(self, config: Settings) -> Connector:
+        sinks, table = connector(config), config.listed[0]
+        async with sinks.open(table) as sink:
+            await (await sink.begin(self.STORED)).commit(self.STORED)
+        return sinks
+
+    async def refused(self, sinks: Connector, config: Settings) -> None:
+        (table,) = config.listed
+        with pytest.raises(SinkError, match="delivered with another `topic`") as caught:
+            await sinks.position(table)
+        with pytest.raises(SinkError, match="delivered with another `topic`"):
+            async with sinks.open(table):
+                pass
+        assert str(caught.value.path).endswith("/out/one")
+
+    async def test_it_is_refused_until_the_folder_is_renamed(self, tmp_path: Path, kind: str) -> None:
+        running = await self.deliver(self.settings(tmp_path, kind, "one"))
+        config = self.settings(tmp_path, kind, "two")
+        await self.refused(running, config)  # the settings are read again
+        await self.refused(connector(config), config)
+        assert not (tmp_path / "out/two").exists()
+        (tmp_path / "out/one").rename(tmp_path / "out/two")
+        assert await connector(config).position(config.listed[0]) == self.STORED
+        await self.deliver(config)
+
+    async def test_it_begins_again_once_the_folder_is_moved_away(self, tmp_path: Path, kind: str) -> None:
+        await self.deliver(self.settings(tmp_path, kind, "one"))
+        (tmp_path / "out/one").rename(tmp_path / "one")
+        config = self.settings(tmp_path, kind, "two")
+        assert await connector(config).position(config.listed[0]) is None
+        await self.deliver(config)
+
+    async def test_folders_of_other_tables_do_not_count(self, tmp_path: Path, kind: str) -> None:
+        await self.deliver(self.settings(tmp_path, kind, "one"))
+        (tmp_path / "out/foreign/_delta_log").mkdir(parents=True)
+        (tmp_path / "out/foreign/_delta_log/00000000000000000000.json").write_text("damaged")
+        (tmp_path / "out/foreign/_position.json").write_text("damaged")
+        (tmp_path / "out/file").touch()
+        more = ", {uri: /u}"
+        config = self.settings(tmp_path, kind, "one", more)
+        assert await connector(config).position(config.listed[1]) is None
+
+    async def test_position_of_an_earlier_release(self, tmp_path: Path, kind: str) -> None:
+        """Its folders of files do not say of which table they are, until this release opens them."""
+        await self.deliver(self.settings(tmp_path, kind, "one"))
+        stored = tmp_path / "out/one/_position.json"
+        if kind == "files":
+            document = json.loads(stored.read_text())
+            assert document.pop("table") == "cdfd/shop/orders"
+            stored.write_text(json.dumps(document))
+        async with connector(config := self.settings(tmp_path, kind, "one")).open(config.listed[0]) as sink:
+            assert await sink.last_position() == self.STORED
+        config = self.settings(tmp_path, kind, "two")
+        await self.refused(connector(config), config)
