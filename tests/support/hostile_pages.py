@@ -197,6 +197,12 @@ def nested() -> Iterator[tuple[str, bytes]]:
     yield "more rows of lists than the footer says", lists(run(4, 0), run(4, 3), 4, 3)
     yield "a level of a list beyond the largest", lists(run(4, 0), run(4, 4), 4, 4)
     yield "a repetition beyond the largest", lists(run(1, 0) + run(3, 2), run(4, 3), 4, 1)
+    # The error names the page's column, and a stream of Arrow ends the process for a text with a zero byte.
+    schema = [*LIST_SCHEMA[:2], element("l\0st", 2, children=1), LIST_SCHEMA[3]]
+    yield (
+        "a page without a header in a name with a zero byte",
+        file(schema, ["c", "l\0st", "element"], INT32, bytes(9), 1, 1),
+    )
 
 
 def footers() -> Iterator[tuple[str, bytes]]:

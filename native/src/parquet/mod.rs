@@ -204,7 +204,7 @@ pub struct Failed {
 
 #[pymethods]
 impl Failed {
-    /// Raise the reader's failure, of which pyarrow has the text only.
+    /// Raise the reader's failure, about which pyarrow knows nothing.
     fn raise_failure(&self) -> PyResult<()> {
         lock(&self.failure)
             .take()
@@ -212,7 +212,8 @@ impl Failed {
     }
 }
 
-/// Batches as Arrow's stream. It keeps the failure, because a stream returns texts of errors only.
+/// Batches as Arrow's stream. It keeps the failure, and its error says nothing: the stream ends the process if the text of an error has a zero byte,
+/// as names of a file can have.
 struct Stream {
     batches: batches::Batches,
     failure: Arc<Mutex<Option<Failure>>>,
@@ -223,9 +224,8 @@ impl Iterator for Stream {
 
     fn next(&mut self) -> Option<Self::Item> {
         let next = self.batches.next().map_err(|failure| {
-            let text = failure.to_string();
             lock(&self.failure).replace(failure);
-            ArrowError::ExternalError(text.into())
+            ArrowError::ExternalError("Failed has the reason".into())
         });
         next.transpose()
     }
