@@ -153,24 +153,38 @@ fn unpack_groups(packed: &[u8], width: usize, count: usize, out: &mut Vec<u8>) {
     /// By byte, its levels of one bit, and of two: those of most lists.
     static ONES: [[u8; 8]; 256] = levels_of_bytes();
     static PAIRS: [[u8; 4]; 256] = levels_of_bytes();
-    let end = out.len() + count;
+    let (start, end) = (out.len(), out.len() + count);
     let packed = &packed[..packed.len().min((count * width).div_ceil(8))];
+    // Room for all groups at once: it is not looked for again for each of them.
     match width {
-        1 => packed
-            .iter()
-            .for_each(|byte| out.extend_from_slice(&ONES[usize::from(*byte)])),
-        2 => packed
-            .iter()
-            .for_each(|byte| out.extend_from_slice(&PAIRS[usize::from(*byte)])),
+        1 => {
+            out.resize(start + packed.len() * 8, 0);
+            let (groups, _) = out[start..].as_chunks_mut();
+            for (group, byte) in groups.iter_mut().zip(packed) {
+                *group = ONES[usize::from(*byte)];
+            }
+        }
+        2 => {
+            out.resize(start + packed.len() * 4, 0);
+            let (groups, _) = out[start..].as_chunks_mut();
+            for (group, byte) in groups.iter_mut().zip(packed) {
+                *group = PAIRS[usize::from(*byte)];
+            }
+        }
         _ => {
             let mask = (1u64 << width) - 1;
-            for group in packed.chunks(width) {
-                let mut bytes = [0; 8];
-                bytes[..group.len()].copy_from_slice(group);
-                let group = u64::from_le_bytes(bytes);
-                let levels: [u8; 8] =
-                    std::array::from_fn(|place| (group >> (place * width) & mask) as u8);
-                out.extend_from_slice(&levels);
+            out.resize(start + packed.len().div_ceil(width) * 8, 0);
+            let (groups, _) = out[start..].as_chunks_mut::<8>();
+            for (group, at) in groups.iter_mut().zip((0..).step_by(width)) {
+                let stored = &packed[at..];
+                let bytes = stored.first_chunk().copied().unwrap_or_else(|| {
+                    let mut bytes = [0; 8];
+                    let length = stored.len().min(8);
+                    bytes[..length].copy_from_slice(&stored[..length]);
+                    bytes
+                });
+                let levels = u64::from_le_bytes(bytes);
+                *group = std::array::from_fn(|place| (levels >> (place * width) & mask) as u8);
             }
         }
     }
@@ -224,9 +238,18 @@ pub fn check_lists(
         return Err(damaged!("a second value of a list that has none"));
     }
     Ok(Beginnings {
-        count: repetition.iter().filter(|level| **level == 0).count() as u64,
+        count: count_zeros(repetition),
         first: *first == 0,
     })
+}
+
+/// Counted in bytes, of which the processor adds many at a time.
+fn count_zeros(levels: &[u8]) -> u64 {
+    let counts = levels.chunks(255).map(|levels| {
+        let zeros = levels.iter().map(|level| u8::from(*level == 0));
+        u64::from(zeros.sum::<u8>())
+    });
+    counts.sum()
 }
 
 fn too_short() -> Failure {
