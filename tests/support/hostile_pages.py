@@ -25,6 +25,7 @@ from tests.support.parquet_bytes import (
     element,
     fields,
     file,
+    file_of,
     flat,
     items,
     levels,
@@ -39,6 +40,14 @@ VALUES = struct.pack(f"<{ROWS}i", *range(ROWS))
 VALID = run(ROWS, 1)
 PAGE = levels(VALID) + VALUES
 LISTS = {"type": "array", "elementType": "integer", "containsNull": True}
+STRUCTS = {
+    "type": "array",
+    "elementType": {
+        "type": "struct",
+        "fields": [{"name": name, "type": "integer", "nullable": True, "metadata": {}} for name in "ab"],
+    },
+    "containsNull": True,
+}
 LIST_SCHEMA = [
     element("schema", children=1),
     element("c", 1, children=1, converted=3),
@@ -205,6 +214,35 @@ def nested() -> Iterator[tuple[str, bytes]]:
     )
 
 
+def siblings(rows: int, *columns: list[tuple[int, int]], lists: int = 1) -> bytes:
+    """Lists of structs, or lists of those, in which each column has these repetition and definition levels."""
+    path = ["c", *["list", "element"] * lists]
+    schema = [LIST_SCHEMA[0]]
+    for name in path[:-1]:
+        repeated = name == "list"
+        schema.append(element(name, 2, children=1) if repeated else element(name, 1, children=1, converted=3))
+    schema.append(element("element", 1, children=len(columns)))
+    leaves = []
+    for name, pairs in zip("ab", columns, strict=True):
+        repetition, definition = (
+            levels(b"".join(run(1, level) for level in each)) for each in zip(*pairs, strict=True)
+        )
+        values = range(sum(level == 2 + 2 * lists for _, level in pairs))
+        body = repetition + definition + struct.pack(f"<{len(values)}i", *values)
+        schema.append(element(name, 1, INT32))
+        leaves.append(([*path, name], INT32, page(body, len(pairs)), len(pairs)))
+    return file_of(schema, leaves, rows)
+
+
+def structs() -> Iterator[tuple[str, bytes]]:
+    """Columns side by side that disagree about the lists and structs that they are in."""
+    yield "lists of other lengths in one column", siblings(2, [(0, 4), (0, 4), (1, 4)], [(0, 4), (1, 4), (0, 4)])
+    yield "a list that is null in one column, and empty in the other", siblings(1, [(0, 1)], [(0, 0)])
+    yield "a struct in a list that is null in one column", siblings(1, [(0, 3)], [(0, 2)])
+    yield "an empty list more in one column", siblings(1, [(0, 6), (1, 3)], [(0, 6)], lists=2)
+    yield "a null list more in the other column", siblings(1, [(0, 6)], [(0, 6), (1, 2)], lists=2)
+
+
 def footers() -> Iterator[tuple[str, bytes]]:
     begin = ((1, I32, number(2)), schema_of(element("schema", children=1), element("c", 1, INT32)))
     rows = (3, I64, number(ROWS))
@@ -252,6 +290,7 @@ HOSTILE: dict[str, tuple[object, bytes]] = {
         (dictionaries, "integer"),
         (strings, "string"),
         (nested, LISTS),
+        (structs, STRUCTS),
         (footers, "integer"),
     )
     for name, data in make()

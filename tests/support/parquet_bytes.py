@@ -72,25 +72,34 @@ def file(
     schema: list[bytes], path: list[str], kind: int, chunk: bytes, values: int, rows: int, codec: int = 0
 ) -> bytes:
     """A file of one column."""
-    meta = fields(
-        (1, I32, number(kind)),
-        (2, LIST, items(I32, [number(RLE)])),
-        (3, LIST, items(BINARY, [text(name) for name in path])),
-        (4, I32, number(codec)),
-        (5, I64, number(values)),
-        (6, I64, number(len(chunk))),
-        (7, I64, number(len(chunk))),
-        (9, I64, number(4)),
-    )
-    column = fields((2, I64, number(4)), (3, STRUCT, meta))
-    group = fields((1, LIST, items(STRUCT, [column])), (2, I64, number(len(chunk))), (3, I64, number(rows)))
+    return file_of(schema, [(path, kind, chunk, values)], rows, codec)
+
+
+def file_of(schema: list[bytes], columns: list[tuple[list[str], int, bytes, int]], rows: int, codec: int = 0) -> bytes:
+    """A file of several columns, of each its path, its physical type, its pages and how many values they have."""
+    chunks, start = [], 4
+    for path, kind, chunk, values in columns:
+        meta = fields(
+            (1, I32, number(kind)),
+            (2, LIST, items(I32, [number(RLE)])),
+            (3, LIST, items(BINARY, [text(name) for name in path])),
+            (4, I32, number(codec)),
+            (5, I64, number(values)),
+            (6, I64, number(len(chunk))),
+            (7, I64, number(len(chunk))),
+            (9, I64, number(start)),
+        )
+        chunks.append(fields((2, I64, number(start)), (3, STRUCT, meta)))
+        start += len(chunk)
+    group = fields((1, LIST, items(STRUCT, chunks)), (2, I64, number(start - 4)), (3, I64, number(rows)))
     footer = fields(
         (1, I32, number(2)),
         (2, LIST, items(STRUCT, schema)),
         (3, I64, number(rows)),
         (4, LIST, items(STRUCT, [group])),
     )
-    return b"PAR1" + chunk + footer + struct.pack("<I", len(footer)) + b"PAR1"
+    pages = b"".join(chunk for _, _, chunk, _ in columns)
+    return b"PAR1" + pages + footer + struct.pack("<I", len(footer)) + b"PAR1"
 
 
 def flat(kind: int, chunk: bytes, rows: int, codec: int = 0, **more: int) -> bytes:

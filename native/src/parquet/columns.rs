@@ -1,5 +1,6 @@
 //! Columns that are decoded together, in one thread.
 
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
 use arrow_array::{RecordBatch, RecordBatchReader};
@@ -18,6 +19,7 @@ use super::checks::{check_values, is_checked, not_text};
 use super::failure::{Failure, Result, damaged, too_large};
 use super::file::OpenFile;
 use super::pages::Chunks;
+use super::siblings::{Sibling, Siblings};
 use super::strings::{plain_batch, plain_fields};
 
 /// Bytes of a batch's values of fixed width, about, at most.
@@ -84,6 +86,7 @@ impl Columns {
         let charge = Arc::default();
         let reader = begin(
             &groups,
+            leaves,
             &levels,
             &charge,
             remaining(selection.as_deref(), 0, total),
@@ -181,6 +184,7 @@ impl Columns {
                 Some(reader) => reader,
                 none => none.insert(begin(
                     &self.groups,
+                    &self.leaves,
                     &self.levels,
                     &self.charge,
                     remaining(self.selection.as_deref(), self.done, self.total),
@@ -247,6 +251,7 @@ fn is_not_text(what: &str) -> bool {
 
 fn begin(
     groups: &Arc<[Group]>,
+    leaves: &[usize],
     levels: &FieldLevels,
     charge: &Arc<Charge>,
     selection: Option<RowSelection>,
@@ -256,6 +261,7 @@ fn begin(
     let groups = Groups {
         groups: Arc::clone(groups),
         charge: Arc::clone(charge),
+        siblings: Sibling::of(&groups[0].0.leaves, leaves),
     };
     Ok(ParquetRecordBatchReader::try_new_with_row_groups(
         levels, &groups, rows, selection,
@@ -289,6 +295,7 @@ fn remaining(selection: Option<&[RowSelector]>, done: usize, total: usize) -> Op
 struct Groups {
     groups: Arc<[Group]>,
     charge: Arc<Charge>,
+    siblings: HashMap<usize, Siblings>,
 }
 
 impl RowGroups for Groups {
@@ -312,6 +319,7 @@ impl RowGroups for Groups {
             leaf: Arc::clone(&self.groups[0].0.leaves[leaf]),
             charge: Arc::clone(&self.charge),
             column: Arc::new(Mutex::new(ColumnCharge::default())),
+            siblings: self.siblings.get(&leaf).cloned().unwrap_or_default(),
         }))
     }
 

@@ -22,6 +22,13 @@ const TAIL_BYTES: usize = 64 << 10;
 /// The footer's length and the magic number.
 const ENDING_BYTES: usize = 8;
 
+/// The levels of the innermost group that two leaves are in. Groups of fewer levels come first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Shared {
+    pub definition: u8,
+    pub repetition: u8,
+}
+
 /// A leaf column: numbers or strings, at any depth.
 #[derive(Debug)]
 pub struct Leaf {
@@ -34,6 +41,8 @@ pub struct Leaf {
     pub repetition: i16,
     /// By repetition level, the smallest definition level of a value that is not the first of its list.
     pub least: Vec<u8>,
+    /// Of the groups that the leaf before it is in, too.
+    pub shared: Shared,
     /// Whether it is text that the crate `parquet` does not check.
     pub is_json: bool,
 }
@@ -82,7 +91,14 @@ impl OpenFile {
         check_footer(&footer)?;
         let metadata = decode(&footer, ParquetStatisticsPolicy::SkipAll)?;
         let columns = metadata.file_metadata().schema_descr().columns();
-        let leaves = columns.iter().map(|column| {
+        let mut shared = Vec::with_capacity(columns.len());
+        share_levels(
+            metadata.file_metadata().schema(),
+            Shared::default(),
+            &mut Shared::default(),
+            &mut shared,
+        );
+        let leaves = columns.iter().zip(shared).map(|(column, shared)| {
             Arc::new(Leaf {
                 path: column.path().string(),
                 physical: column.physical_type(),
@@ -90,6 +106,7 @@ impl OpenFile {
                 definition: column.max_def_level(),
                 repetition: column.max_rep_level(),
                 least: least_levels(metadata.file_metadata().schema(), column.path().parts()),
+                shared,
                 is_json: column.converted_type() == ConvertedType::JSON,
             })
         });
@@ -236,6 +253,27 @@ fn least_levels(root: &SchemaType, path: &[String]) -> Vec<u8> {
         }
     }
     least
+}
+
+/// Appends `Leaf::shared` of each leaf of a group.
+///
+/// # Arguments
+/// * `levels` - of the group
+/// * `shared` - of the next leaf with the one before it
+fn share_levels(group: &SchemaType, levels: Shared, shared: &mut Shared, leaves: &mut Vec<Shared>) {
+    if !group.is_group() {
+        leaves.push(*shared);
+        return;
+    }
+    for child in group.get_fields() {
+        let repetition = child.get_basic_info().repetition();
+        let below = Shared {
+            definition: levels.definition + u8::from(repetition != Repetition::REQUIRED),
+            repetition: levels.repetition + u8::from(repetition == Repetition::REPEATED),
+        };
+        share_levels(child, below, shared, leaves);
+        *shared = levels;
+    }
 }
 
 fn read_footer(source: &Source) -> Result<bytes::Bytes> {

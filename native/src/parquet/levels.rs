@@ -32,6 +32,12 @@ enum Run<'a> {
     Packed(&'a [u8]),
 }
 
+/// Levels that are stored together, one byte each.
+pub enum Unpacked<'a> {
+    Same(u8, usize),
+    Each(&'a [u8]),
+}
+
 impl<'a> Levels<'a> {
     /// Levels without their length.
     pub fn new(data: &'a [u8], most: i16, encoding: Encoding, values: u32) -> Self {
@@ -76,6 +82,42 @@ impl<'a> Levels<'a> {
             }
             _ => Err(damaged!("a page with levels of more than {most}")),
         })
+    }
+
+    /// Bytes that they have.
+    pub fn size(&self) -> usize {
+        self.data.len()
+    }
+
+    /// Calls `each` with all levels, at most `most` of those that differ at a time. None is larger than it may be.
+    pub fn unpack_some(
+        self,
+        most: usize,
+        mut each: impl FnMut(Unpacked<'_>) -> Result<()>,
+    ) -> Result<()> {
+        let width = width_of(self.most);
+        let mut levels = Vec::new();
+        self.runs(|run, count| match run {
+            Run::Same(level) => each(Unpacked::Same(self.valid(level)?, count)),
+            Run::Packed(packed) => {
+                let parts = packed.chunks(width * most / 8);
+                parts
+                    .zip((0..count).step_by(most))
+                    .try_for_each(|(packed, before)| {
+                        levels.clear();
+                        unpack_groups(packed, width, most.min(count - before), &mut levels);
+                        self.valid(levels.iter().copied().fold(0, u8::max).into())?;
+                        each(Unpacked::Each(&levels))
+                    })
+            }
+        })
+    }
+
+    fn valid(&self, level: u64) -> Result<u8> {
+        let valid = u8::try_from(level).ok();
+        valid
+            .filter(|level| i16::from(*level) <= self.most)
+            .ok_or_else(|| damaged!("a page with levels of more than {}", self.most))
     }
 
     /// Writes all levels, of which none is larger than it may be.

@@ -1,22 +1,23 @@
 //! A reader of untrusted Parquet files, over the crate `parquet`.
 //!
-//! | module    | what                                                             |
-//! |-----------|------------------------------------------------------------------|
-//! | `source`  | the bytes of a file                                              |
-//! | `varint`  | numbers of variable length                                       |
-//! | `thrift`  | page headers, and the sizes in a footer                          |
-//! | `file`    | the footer: schema, and where columns are                        |
-//! | `legacy`  | lists of two levels                                              |
-//! | `codecs`  | decompression into as many bytes as a header promises            |
-//! | `delta`   | how long the strings of a page are                               |
-//! | `levels`  | where the rows of lists begin                                    |
-//! | `charge`  | what pages and batches take                                      |
-//! | `pages`   | the pages of a column, checked                                   |
-//! | `columns` | columns that are decoded together                                |
-//! | `checks`  | what the crate does not check of values                          |
-//! | `strings` | strings for consumers without views                              |
-//! | `batches` | rows, from one file or several, by one thread or several         |
-//! | `fuzzing` | what fuzz targets call                                           |
+//! | module     | what                                                             |
+//! |------------|------------------------------------------------------------------|
+//! | `source`   | the bytes of a file                                              |
+//! | `varint`   | numbers of variable length                                       |
+//! | `thrift`   | page headers, and the sizes in a footer                          |
+//! | `file`     | the footer: schema, and where columns are                        |
+//! | `legacy`   | lists of two levels                                              |
+//! | `codecs`   | decompression into as many bytes as a header promises            |
+//! | `delta`    | how long the strings of a page are                               |
+//! | `levels`   | where the rows of lists begin                                    |
+//! | `charge`   | what pages and batches take                                      |
+//! | `siblings` | whether columns agree about the lists and structs they are in    |
+//! | `pages`    | the pages of a column, checked                                   |
+//! | `columns`  | columns that are decoded together                                |
+//! | `checks`   | what the crate does not check of values                          |
+//! | `strings`  | strings for consumers without views                              |
+//! | `batches`  | rows, from one file or several, by one thread or several         |
+//! | `fuzzing`  | what fuzz targets call                                           |
 
 mod batches;
 mod charge;
@@ -31,6 +32,7 @@ pub mod fuzzing;
 mod legacy;
 mod levels;
 mod pages;
+mod siblings;
 mod source;
 mod strings;
 mod thrift;

@@ -13,6 +13,7 @@ use super::delta;
 use super::failure::{Failure, Result, damaged, too_large};
 use super::file::{Chunk, Leaf, OpenFile};
 use super::levels::{Beginnings, Levels, check_lists};
+use super::siblings::Siblings;
 use super::source::Window;
 use super::thrift::{Kind, PageHeader};
 
@@ -25,6 +26,7 @@ pub struct Chunks {
     pub leaf: Arc<Leaf>,
     pub charge: Arc<Charge>,
     pub column: Arc<Mutex<ColumnCharge>>,
+    pub siblings: Siblings,
 }
 
 impl Iterator for Chunks {
@@ -37,6 +39,7 @@ impl Iterator for Chunks {
             leaf: Arc::clone(&self.leaf),
             charge: Arc::clone(&self.charge),
             column: Arc::clone(&self.column),
+            siblings: self.siblings.clone(),
             window: Window::new(chunk.start, chunk.end),
             decompressor: Decompressor::new(chunk.codec),
             header: None,
@@ -58,6 +61,7 @@ struct Pages {
     leaf: Arc<Leaf>,
     charge: Arc<Charge>,
     column: Arc<Mutex<ColumnCharge>>,
+    siblings: Siblings,
     window: Window,
     decompressor: Decompressor,
     header: Option<PageHeader>,
@@ -191,7 +195,7 @@ impl Pages {
             }));
         }
         let sections = self.sections(&header, &buf)?;
-        let (stored, decoded) = self.bytes_of(&header, buf.len(), sections.values)?;
+        let (stored, decoded) = self.bytes_of(&header, buf.len(), &sections)?;
         lock(&self.column).open_page(&self.charge, header.size as u64, stored, decoded)?;
         self.check_levels(sections)?;
         Ok(Some(if header.kind == Kind::Data {
@@ -249,12 +253,20 @@ impl Pages {
     }
 
     /// Bytes of a data page that its values refer to, and bytes that are made of it, as far as both depend on more than a batch's rows.
-    fn bytes_of(&self, header: &PageHeader, size: usize, data: &[u8]) -> Result<(u64, u64)> {
-        let values = u64::from(header.values);
+    fn bytes_of(
+        &self,
+        header: &PageHeader,
+        size: usize,
+        sections: &Sections<'_>,
+    ) -> Result<(u64, u64)> {
+        let (values, data) = (u64::from(header.values), sections.values);
         let levels = if self.leaf.is_repeated() {
-            values * (self.leaf.width() + 4)
-        } else {
+            values * (self.leaf.width() + 6)
+        } else if self.siblings.is_empty() {
             0
+        } else {
+            // Levels wait for the columns beside it, in two bytes each. A byte of the page has eight at most, and a run takes no more.
+            16 * sections.definition.map_or(0, |levels| levels.size() as u64)
         };
         Ok(match header.encoding {
             Encoding::PLAIN if self.leaf.physical == Type::BYTE_ARRAY => (size as u64, levels),
@@ -316,7 +328,7 @@ impl Pages {
         })
     }
 
-    /// Check the levels of a page, and count the rows of a list.
+    /// Check the levels of a page, compare them with those of columns beside this one, and count the rows of a list.
     fn check_levels(&mut self, sections: Sections<'_>) -> Result<()> {
         let (repetition, definition) = match sections {
             Sections {
@@ -324,7 +336,16 @@ impl Pages {
                 definition: Some(definition),
                 ..
             } => (repetition, definition),
-            Sections { definition, .. } => return definition.map_or(Ok(()), Levels::check),
+            Sections { definition, .. } => {
+                let Some(definition) = definition else {
+                    return Ok(());
+                };
+                if self.siblings.is_empty() {
+                    return definition.check();
+                }
+                self.siblings.compare_rows(definition)?;
+                return self.end_group();
+            }
         };
         let [repetitions, definitions] = &mut self.levels;
         repetition.unpack(repetitions)?;
@@ -336,7 +357,26 @@ impl Pages {
         }
         self.rows += count;
         self.last = definitions.last().copied().unwrap_or(self.last);
+        self.siblings.compare_lists(repetitions, definitions)?;
+        self.end_group()
+    }
+
+    /// After a page: whether the columns beside this one end there, too, if it does.
+    fn end_group(&self) -> Result<()> {
+        if self.values_left == 0 {
+            self.siblings.end()?;
+        }
         Ok(())
+    }
+
+    /// Skip a page with values, no row of which is wanted.
+    fn skip(&mut self) -> Result<()> {
+        let Some(header) = self.next_header()? else {
+            return Ok(());
+        };
+        self.window.skip(header.stored);
+        self.siblings.skip_rows(header.values as usize)?;
+        self.end_group()
     }
 
     /// The error of the crate `parquet` for a failure, which is kept with the column's name.
@@ -374,9 +414,6 @@ impl PageReader for Pages {
     }
 
     fn skip_next_page(&mut self) -> ParquetResult<()> {
-        if let Some(header) = self.next_header().map_err(|failure| self.failed(failure))? {
-            self.window.skip(header.stored);
-        }
-        Ok(())
+        self.skip().map_err(|failure| self.failed(failure))
     }
 }

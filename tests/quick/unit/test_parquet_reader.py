@@ -340,7 +340,9 @@ def test_errors_of_the_system_keep_their_number(tmp_path: Path) -> None:
 @pytest.mark.parametrize("codec", ["none", "zstd"])
 def test_a_selection_of_rows(codec: str) -> None:
     """Pages without such a row are not decoded."""
-    table = pa.table({"id": range(5_000), "l": [[number] * (number % 3) for number in range(5_000)]})
+    lists = [[number] * (number % 3) for number in range(5_000)]
+    structs = [None if len(each) > 1 else {"a": len(each) or None, "b": 7, "l": each} for each in lists]
+    table = pa.table({"id": range(5_000), "l": lists, "s": structs})
     data = stored(table, compression=codec, row_group_size=1_900, data_page_size=700, write_batch_size=50)
     file = reader.ParquetReader(pa.BufferReader(data))
     chance = random.Random(3)
@@ -353,7 +355,7 @@ def test_a_selection_of_rows(codec: str) -> None:
             runs.append(count)
             at += count
         lengths = np.array(runs, np.uint64)
-        batches = file.selected_batches(["id", "l"], range(3), lengths, rows=chance.choice([9, 4_000]))
+        batches = file.selected_batches(["id", "l", "s"], range(3), lengths, rows=chance.choice([9, 4_000]))
         same(list(batches), table.take(wanted).to_batches(), table.schema)
 
 
@@ -408,6 +410,37 @@ def test_damage_is_an_error_or_gives_as_many_rows(codec: str, version: str) -> N
         actual.validate(full=True)
         assert len(actual) == rows
     assert damaged > 100
+
+
+PAIR = pa.struct([("a", pa.int64()), ("b", pa.int64())])
+ONE = {"a": 1, "b": 1}
+
+
+@pytest.mark.parametrize(
+    ("kind", "rows", "others"),
+    [
+        (PAIR, [ONE, None], [None, ONE]),
+        (pa.list_(PAIR), [[ONE], [ONE, ONE]], [[ONE, ONE], [ONE]]),
+        (pa.list_(PAIR), [[ONE], [], None], [[ONE], None, []]),
+        (pa.list_(pa.list_(PAIR)), [[[ONE], [ONE, ONE]]], [[[ONE, ONE], [ONE]]]),
+        (pa.map_(pa.int64(), pa.int64()), [[(1, 1)], [(2, 2), (3, 3)]], [[(1, 1), (2, 2)], [(3, 3)]]),
+        (pa.struct([("a", pa.int64()), ("b", pa.list_(pa.int64()))]), [{"a": 1, "b": [1]}, None], [None, {"a": 1, "b": [1]}]),
+        (pa.struct([("s", pa.list_(PAIR))]), [{"s": [ONE]}, {"s": [ONE] * 2}], [{"s": [ONE] * 2}, {"s": [ONE]}]),
+    ],
+)  # fmt: skip
+def test_columns_of_one_file_in_the_lists_of_another_are_refused(kind: pa.DataType, rows: Any, others: Any) -> None:
+    """Whatever the size of batches: the numbers of rows and values are the same."""
+    options: Any = {"compression": "none", "use_dictionary": False, "write_statistics": False}
+    one, other = (stored(pa.table({"c": pa.array(each * 9, kind)}), **options) for each in (rows, others))
+    chunk = pq.read_metadata(io.BytesIO(one)).row_group(0).column(1)
+    start, end = chunk.data_page_offset, chunk.data_page_offset + chunk.total_compressed_size
+    assert one[:start] != other[:start]
+    for mixed in (one[:start] + other[start:end] + one[end:], other[:start] + one[start:end] + other[end:]):
+        for size in (1, 2, 1_000):
+            with pytest.raises(ValueError, match="its lists or structs are not those of column 'c"):
+                read(mixed, size)
+    for whole in (one, other):
+        read(whole, 4)
 
 
 def test_lists_of_very_many_nulls() -> None:
