@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -105,6 +106,12 @@ def write(folder: Path) -> None:
         (folder / "lengths" / name).write_bytes(pages)
         (footer,) = memoryview(data)[-8:-4].cast("I")
         (folder / "lengths" / f"{name}-footer").write_bytes(data[-8 - footer : -8])
+    pairs = [[], [{"a": 1, "b": 2}, None], None, [{"a": None, "b": 3}] * 3, [{"a": 4, "b": None}]]
+    for version in ("1.0", "2.0"):
+        # Columns that have to agree about their lists.
+        table = pa.table({"c": pairs * 5, "d": [each[0] if each else None for each in pairs] * 5})
+        options: dict[str, Any] = {"data_page_version": version, "data_page_size": 40, "write_batch_size": 9}
+        pq.write_table(table, folder / "file" / f"structs-{version}", compression="none", store_schema=False, **options)
     for number, path in enumerate(sorted(GOLDEN.rglob("*.parquet"))):
         if path.stat().st_size <= MOST:
             (folder / "file" / f"golden-{number}").write_bytes(path.read_bytes())
