@@ -160,12 +160,14 @@ class Target:
 
         Raises:
             SinkError: there is no table, or it is not the target.
+            FencedError: another process has taken it over.
         """
         with translate_errors("read the target", self.uri):
             state = await self._log.state()
             if state is None:
                 raise self._deletion_error()
             self._check(state)
+            self._require_owner(state)
             return state
 
     async def check_owner(self) -> None:

@@ -678,6 +678,14 @@ class TestOtherWriters:
         await deliver(second, 1, change(1, "delete", [(0, "a", 0.5)]))
         assert rows_in(tmp_path / "t") == bag([])
 
+    async def test_rows_that_the_newer_process_has_deleted_are_not_missing(self, tmp_path: Path) -> None:
+        first = await open_sink(LocalStorage(tmp_path / "t"))
+        await deliver(first, 0, change(0, "insert", [(0, "a", 0.5)]))
+        second = await open_sink(LocalStorage(tmp_path / "t"))
+        await deliver(second, 1, change(1, "delete", [(0, "a", 0.5)]))
+        with pytest.raises(FencedError, match="taken the target over"):
+            await deliver(first, 1, change(1, "delete", [(0, "a", 0.5)]))
+
 
 class TestChangeFeed:
     """A change data feed that the target has, although the settings of the sink say nothing of one."""
