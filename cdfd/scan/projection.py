@@ -120,13 +120,28 @@ class Projection:
         Raises:
             DataError: a value that the table's type cannot hold, a row that takes too much memory, or a batch of another file.
         """
+        positions = self._positions(batch.schema)
         waiting = [(batch, partition_values)]
         while waiting:
             rows, constants = waiting.pop()
             count = rows.num_rows
-            budget = BatchBudget.of(count)
+            budget, columns = BatchBudget.of(count), list[Array]()
             try:
-                columns = self._columns(rows, constants, budget)
+                # Constants cost the most: they are charged before anything is converted.
+                for source, position in zip(self._sources, positions, strict=True):
+                    if position < 0:
+                        text = _text_bytes(constants.get(source.name), source.type, count)
+                        budget.charge(text + (count * source.null_bits >> 3))
+                for source, position in zip(self._sources, positions, strict=True):
+                    if position < 0:
+                        columns.append(_constant(constants.get(source.name), source.type, count))
+                    else:
+                        columns.append(source.convert(rows.column(position), budget))
+            except pa.ArrowException as error:
+                raise DataError(
+                    f"column {source.name!r:.200} has a value that the table's type cannot hold: {error}",
+                    hint="the file does not match the table's schema",
+                ) from error
             except DataError:
                 if count == 1 or not budget.is_exceeded:
                     raise
@@ -138,28 +153,6 @@ class Projection:
                     waiting.append((rows.slice(start, size), sliced))
             else:
                 yield rows, columns
-
-    def _columns(self, batch: pa.RecordBatch, partition_values: PartitionValues, budget: BatchBudget) -> list[Array]:
-        rows, positions = batch.num_rows, self._positions(batch.schema)
-        # Constants cost the most: they are charged before anything is converted.
-        for source, position in zip(self._sources, positions, strict=True):
-            if position < 0:
-                text = _text_bytes(partition_values.get(source.name), source.type, rows)
-                budget.charge(text + (rows * source.null_bits >> 3))
-        columns: list[Array] = []
-        for source, position in zip(self._sources, positions, strict=True):
-            if position < 0:
-                columns.append(_constant(partition_values.get(source.name), source.type, rows))
-                continue
-            column = batch.column(position)
-            try:
-                columns.append(source.convert(column, budget))
-            except pa.ArrowException as error:
-                raise DataError(
-                    f"column {source.name!r:.200} has a value that the table's type cannot hold: {error}",
-                    hint="the file does not match the table's schema",
-                ) from error
-        return columns
 
     def _positions(self, schema: pa.Schema) -> Sequence[int]:
         """Where the columns are in a batch; -1 for constants. Batches of a file share a schema, so it is found once."""
