@@ -180,7 +180,7 @@ def test_airflow() -> None:
     with commands.make_context("cdfd", list(arguments)) as context:
         name, command, others = commands.resolve_command(context, list(arguments))
     with command.make_context(name, others) as parsed:
-        assert parsed.params["engine"].value == "spark"
+        assert parsed.params["engine"] == "spark"
         assert parsed.params["id"] == "weekly-2026-01-04"
 
 
