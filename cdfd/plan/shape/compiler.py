@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Decimal as Number
-from functools import reduce
+from functools import partial, reduce
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -131,6 +131,13 @@ _TRUE, _FALSE = (_constant(scalar_of(truth, pa.bool_())) for truth in (True, Fal
 _DOUBLE = pa.float64()
 _PATTERN_PART = re.compile(r"\\[%_\\]|[^\\]")
 _WILDCARDS = {"%": ".*", "_": "."}
+_SIMPLE_PATTERN = re.compile(r"(%?)((?:\\[%_\\]|[^\\%_])*)(%?)")
+_SIMPLE_KERNELS: dict[tuple[str, str], Callable[[str, Any], Any]] = {
+    ("", ""): lambda text, texts: pc.equal(texts, scalar_of(text)),
+    ("", "%"): lambda text, texts: pc.starts_with(texts, text),
+    ("%", ""): lambda text, texts: pc.ends_with(texts, text),
+    ("%", "%"): lambda text, texts: pc.match_substring(texts, text),
+}
 
 
 @dataclass(eq=False)
@@ -151,7 +158,7 @@ class _Compiler:
             case Membership(column, items):
                 return self._membership(column, items)
             case Like(column, pattern):
-                regex = self._regex(pattern)
+                matches = self._matcher(pattern)
                 typed = self._column(column)
                 if typed is None:
                     return _UNKNOWN
@@ -159,7 +166,7 @@ class _Compiler:
                 if kind != Primitive("string"):
                     what = f"column {'.'.join(column.path)!r:.100} is of type {kind!s:.80}; LIKE needs a string"
                     raise self.predicate.error(what, column.at)
-                return lambda rows: pc.match_substring_regex(values(rows), regex)
+                return lambda rows: matches(values(rows))
             case IsNull(column):
                 typed = self._column(column)
                 return _TRUE if typed is None else _call(pc.is_null, typed[0])
@@ -176,13 +183,18 @@ class _Compiler:
             return lambda rows: pc.struct_field(rows.column(name), fields), kind
         return lambda rows: rows.column(name), kind
 
-    def _regex(self, pattern: Literal) -> str:
-        """The regular expression of a pattern. Arrow's own kernel for patterns takes a backslash in several ways, by where `%` is."""
+    def _matcher(self, pattern: Literal) -> Callable[[Any], Any]:
+        """The comparison of texts with a pattern. Arrow's own kernel for patterns takes a backslash in several ways, by where `%` is."""
         parts = _PATTERN_PART.findall(pattern.text)
         if "".join(parts) != pattern.text:
             what = "this pattern has a backslash that is not before %, _ or a backslash"
             raise self.predicate.error(what, pattern.at, "Write two backslashes for one")
-        return r"(?s)\A" + "".join(_WILDCARDS.get(part) or re.escape(part[-1]) for part in parts) + r"\z"
+        if simple := _SIMPLE_PATTERN.fullmatch(pattern.text):
+            # A regular expression takes up to seven times as long.
+            text = re.sub(r"\\(.)", r"\1", simple[2])
+            return partial(_SIMPLE_KERNELS[simple[1], simple[3]], text)
+        regex = r"(?s)\A" + "".join(_WILDCARDS.get(part) or re.escape(part[-1]) for part in parts) + r"\z"
+        return lambda texts: pc.match_substring_regex(texts, regex)
 
     def _truth(self, operand: Operand) -> Evaluate:
         if isinstance(operand, Literal):
