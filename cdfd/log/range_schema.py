@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from cdfd.delta.header import Header
-from cdfd.delta.types.datatypes import ArrayType, DataType, MapType, StructType
+from cdfd.delta.types.column_mapping import MAX_ID
+from cdfd.delta.types.datatypes import fields_in
 from cdfd.delta.types.schema import ColumnMappingMode, TableSchema
 from cdfd.log.log import DeltaLog
 from cdfd.plan.reconciliation import with_replaced
-
-_NEWEST_ID = "delta.columnMapping.maxColumnId"
 
 
 async def range_schema(log: DeltaLog, first: int, last: Header) -> TableSchema:
@@ -44,19 +43,10 @@ async def schemas_between(log: DeltaLog, first: int, last: Header) -> list[Table
 def may_have_replaced(header: Header) -> bool:
     """Whether columns of a table may have replaced others. If all ids that were ever used are those of its columns, none has."""
     schema = header.schema
-    return schema.mapping is not ColumnMappingMode.NONE and _newest_id(header) != str(_count(schema.struct))
+    if schema.mapping is ColumnMappingMode.NONE:
+        return False
+    return _newest_id(header) != str(sum(1 for _ in fields_in(schema.struct)))
 
 
 def _newest_id(header: Header) -> str | None:
-    return header.metadata.configuration.get(_NEWEST_ID)
-
-
-def _count(kind: DataType) -> int:
-    match kind:
-        case StructType():
-            return sum(1 + _count(child.type) for child in kind)
-        case ArrayType():
-            return _count(kind.element)
-        case MapType():
-            return _count(kind.key) + _count(kind.value)
-    return 0
+    return header.metadata.configuration.get(MAX_ID)
