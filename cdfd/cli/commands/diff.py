@@ -146,7 +146,7 @@ def difference(
     schema = after.plan.schema
     key_names = schema.select(key).names if key else ()
     check_key_is_read(key, columns)
-    if one_table:
+    if one_table and before.plan.schema != schema:
         schema = asyncio.run(_with_replaced(after.table, before.plan, after.plan))
     target = schema if columns is None else schema.select(columns)
     if not one_table:
