@@ -46,6 +46,10 @@ class SchemaReconciler:
 
     target: TableSchema
     schema: pa.Schema = field(init=False, compare=False, repr=False)
+    # Versions share their schema until it changes, and every file asks for it; comparing a wide one takes longer than planning a version.
+    _selected: dict[int, tuple[TableSchema, TableSchema]] = field(
+        default_factory=dict, init=False, compare=False, repr=False
+    )
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "schema", change_schema(self.target.arrow))
@@ -56,6 +60,13 @@ class SchemaReconciler:
         Raises:
             SchemaChangedError: a column's type changed to one that cannot hold the old values.
         """
+        selected = self._selected.get(id(schema))
+        if selected is None:
+            # The schema is kept too, so that no other one gets its id.
+            selected = self._selected[id(schema)] = schema, self._select(schema)
+        return selected[1]
+
+    def _select(self, schema: TableSchema) -> TableSchema:
         if schema == self.target:
             return schema
         matching = _FieldMatching(schema.mapping, self.target.mapping)

@@ -73,8 +73,7 @@ class Schemas:
     """Reconciles plans with the schema `target` on the driver, once, so that the plans for executors are small."""
 
     def __init__(self, target: TableSchema) -> None:
-        self._reconciler = SchemaReconciler(target)
-        self._cache: dict[int, tuple[TableSchema, TableSchema]] = {}
+        self._select = SchemaReconciler(target).select
 
     def of(self, plan: ChangePlan, uri: str) -> ChangePlan:
         """The plan, with the schemas to read its files in.
@@ -92,13 +91,6 @@ class Schemas:
                 )
         # The files of a refined version are all read in its own schema.
         return replace(plan, schema=schema, scans=scans)
-
-    def _select(self, schema: TableSchema) -> TableSchema:
-        # Versions share their schema until it changes; comparing a wide one takes longer than planning a version.
-        entry = self._cache.get(id(schema))
-        if entry is None:
-            entry = self._cache[id(schema)] = schema, self._reconciler.select(schema)
-        return entry[1]
 
 
 def partition_splits(
