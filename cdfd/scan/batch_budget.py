@@ -4,6 +4,11 @@ A few bytes of a log or a file can stand for much: each row gets the partition v
 and each object of a variant the names of its fields.
 """
 
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from cdfd.errors import DataError
 
 BATCH_BYTES = 64 << 20
@@ -44,3 +49,23 @@ class BatchBudget:
         """Take so many bytes from the budget. Raises what `check` does."""
         self.check(size)
         self._left -= size
+
+
+def text_bytes(value: Any, kind: pa.DataType, rows: int) -> int:
+    """Bytes of the text of a partition value in all rows."""
+    if value is None or not (pa.types.is_string(kind) or pa.types.is_binary(kind)):
+        return 0
+    if isinstance(value, pa.DictionaryArray):
+        lengths = pc.binary_length(value.dictionary).cast(pa.int64())
+        return int(pc.sum(lengths.take(value.indices)).as_py() or 0)
+    return rows * int(pc.binary_length(value).as_py() or 0)
+
+
+def null_bits(kind: Any) -> int:
+    """Bits that a null takes in an array. A value takes as many, besides its text or its elements."""
+    if pa.types.is_struct(kind):
+        return 1 + sum(null_bits(kind.field(place).type) for place in range(kind.num_fields))
+    try:
+        return 1 + int(kind.bit_width)
+    except ValueError:  # texts, lists and maps have offsets
+        return 33

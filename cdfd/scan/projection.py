@@ -22,7 +22,7 @@ from cdfd.errors import DataError, LogError
 from cdfd.model.columns import CHANGE_COLUMNS, CHANGE_TYPE
 from cdfd.runtime.arrays import scalar_of
 from cdfd.scan import variant
-from cdfd.scan.batch_budget import BatchBudget
+from cdfd.scan.batch_budget import BatchBudget, null_bits, text_bytes
 from cdfd.scan.conversion import conversion, identity
 
 Array: TypeAlias = "pa.Array[Any]"
@@ -87,7 +87,7 @@ class Projection:
             field = None if position is None else fields[position]
             convert = _unchanged if field is None else resolver.convert(child.type, field.type, (child.name,))
             kind = arrow_type(child.type)
-            sources.append(_Source(child.name, kind, _null_bits(kind), field, convert))
+            sources.append(_Source(child.name, kind, null_bits(kind), field, convert))
         needed = {source.field.name for source in sources if source.field is not None}
         return cls(
             schema.arrow,
@@ -130,7 +130,7 @@ class Projection:
                 # Constants cost the most: they are charged before anything is converted.
                 for source, position in zip(self._sources, positions, strict=True):
                     if position < 0:
-                        text = _text_bytes(constants.get(source.name), source.type, count)
+                        text = text_bytes(constants.get(source.name), source.type, count)
                         budget.charge(text + (count * source.null_bits >> 3))
                 for source, position in zip(self._sources, positions, strict=True):
                     if position < 0:
@@ -291,7 +291,7 @@ class _Resolver:
             return _unchanged
         wanted = [target.field(position) for position in range(target.num_fields)]
         bits = sum(
-            _null_bits(field.type) for field, (position, _) in zip(wanted, steps, strict=True) if position is None
+            null_bits(field.type) for field, (position, _) in zip(wanted, steps, strict=True) if position is None
         )
 
         def rebuild(array: Any, budget: BatchBudget) -> Array:
@@ -361,7 +361,7 @@ def _unchanged(array: Array, _: BatchBudget) -> Array:
 
 def _charged(cast: Callable[[Array], Array], kind: pa.DataType) -> Convert:
     """A conversion to a type that may be eight times as wide."""
-    bits = _null_bits(kind)
+    bits = null_bits(kind)
 
     def convert(array: Array, budget: BatchBudget) -> Array:
         budget.charge(len(array) * bits >> 3)
@@ -375,26 +375,6 @@ def _constant(value: Any, kind: pa.DataType, rows: int) -> Array:
     if isinstance(value, pa.DictionaryArray):
         return value.dictionary.take(value.indices)
     return pa.nulls(rows, kind) if value is None or not value.is_valid else pa.repeat(value, rows)
-
-
-def _text_bytes(value: Any, kind: pa.DataType, rows: int) -> int:
-    """Bytes of the text of a partition value in all rows."""
-    if value is None or not (pa.types.is_string(kind) or pa.types.is_binary(kind)):
-        return 0
-    if isinstance(value, pa.DictionaryArray):
-        lengths = pc.binary_length(value.dictionary).cast(pa.int64())
-        return int(pc.sum(lengths.take(value.indices)).as_py() or 0)
-    return rows * int(pc.binary_length(value).as_py() or 0)
-
-
-def _null_bits(kind: Any) -> int:
-    """Bits that a null takes in an array. A value takes as many, besides its text or its elements."""
-    if pa.types.is_struct(kind):
-        return 1 + sum(_null_bits(kind.field(place).type) for place in range(kind.num_fields))
-    try:
-        return 1 + int(kind.bit_width)
-    except ValueError:  # texts, lists and maps have offsets
-        return 33
 
 
 def _field_id(field: pa.Field[Any]) -> int | None:
