@@ -115,7 +115,10 @@ class MirrorTable:
         with translate_errors("read the target", self._target.uri):
             schema = TableSchema(columns.struct, columns.partition_by, columns.mapping)
             if self._schema is not None and schema.select(self._key).arrow != self._schema.select(self._key).arrow:
+                # The rows are read again; the versions that `follow` has checked are not.
+                version = self.version
                 self.forget()
+                self.version = version
             self._schema = schema
             if self.index is not None:
                 return
