@@ -5,6 +5,7 @@ own name: an overwrite gives a column that looks the same a new physical name, a
 same column.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 
 from cdfd.delta.types.datatypes import ArrayType, DataType, Decimal, MapType, Primitive, StructField, StructType
@@ -73,6 +74,15 @@ class SchemaChange:
     def additive(self) -> bool:
         """Whether a reader of the old columns finds them all, by the same names and of the same types."""
         return not (self.dropped or self.renamed or self.type_changed)
+
+    def lost(self, columns: Collection[str] | None) -> tuple[Path, ...]:
+        """The columns and fields, of some columns or of all with None, that are dropped, renamed, or of a type that is not wider."""
+        names = None if columns is None else {name.lower() for name in columns}
+        paths: list[tuple[Path, ...]] = [(path,) for path in self.dropped]
+        # Another column may get the name of one that is read.
+        paths += [(each.old, each.new) for each in self.renamed]
+        paths += [(each.path,) for each in self.type_changed if not each.widening]
+        return tuple(each[0] for each in paths if names is None or any(path[0].lower() in names for path in each))
 
     def describe(self) -> tuple[str, ...]:
         """One line for each difference, for logs and events."""

@@ -67,6 +67,20 @@ def test_a_rename_is_known_by_the_physical_name() -> None:
     assert change.describe() == ("renamed a to c", "renamed a.x to c.y")
 
 
+def test_what_is_lost_for_a_reader_of_some_columns() -> None:
+    change = SchemaChange(
+        dropped=(("a",), ("s", "x")),
+        renamed=(Rename(("b",), ("c",)),),
+        type_changed=(TypeChange(("d",), "long", "string", False), TypeChange(("e",), "int", "long", True)),
+    )
+    assert change.lost(None) == (("a",), ("s", "x"), ("b",), ("d",))
+    assert change.lost(["E", "other"]) == ()
+    assert change.lost(["A", "e"]) == (("a",),)
+    assert change.lost(["s"]) == (("s", "x"),)
+    assert change.lost(["b"]) == change.lost(["C"]) == (("b",),)
+    assert change.lost(["d"]) == (("d",),)
+
+
 def test_two_columns_swap_names() -> None:
     old = table(mapped("a", LONG, "p1"), mapped("b", STRING, "p2"), mapping="id")
     new = table(mapped("b", LONG, "p1"), mapped("a", STRING, "p2"), mapping="id")

@@ -72,7 +72,7 @@ class MirrorDelivery(Adopting):
             return
         if self._mirror.target.follows:
             return
-        if change.dropped or change.renamed or not all(each.widening for each in change.type_changed):
+        if change.lost(self._mirror.shape.names):
             raise self._reload_error(f"the schema changes: {'; '.join(change.describe())}")
 
     async def write(self, batch: pa.RecordBatch) -> None:
