@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from uuid import uuid4
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 from pyroaring import BitMap64, FrozenBitMap64
 
@@ -53,7 +54,7 @@ class Removal:
 
     Attributes:
         table: of the rows.
-        parts: the rows that were taken, with the hashes of their keys.
+        parts: the hashes of the keys that were taken, with the rows themselves if they had to be compared.
     """
 
     table: MirrorTable
@@ -67,9 +68,11 @@ class Removal:
             SinkError: the mirror does not have a row.
         """
         hashes = self.table.hashes(rows)
-        several = self._take(hashes, rows)
+        compared = self._take(hashes, rows)
         # Rows that were compared are compared again if another writer moves rows before the commit.
-        self.parts.append((hashes, rows if several else rows.slice(0, 0)))
+        self.parts.append((hashes[~compared], rows.schema.empty_table()))
+        if compared.any():
+            self.parts.append((hashes[compared], rows.filter(array_of(compared))))
 
     def again(self) -> None:
         """Find the same rows after another writer has moved some."""
@@ -108,8 +111,8 @@ class Removal:
             content if stored else b"",
         )
 
-    def _take(self, hashes: Hashes, rows: pa.Table) -> bool:
-        """Whether rows had to be compared."""
+    def _take(self, hashes: Hashes, rows: pa.Table) -> npt.NDArray[np.bool_]:
+        """For each row, whether it had to be compared."""
         distinct, places, counts = np.unique(hashes, return_inverse=True, return_counts=True)
         assert self.table.index is not None
         owners, numbers = self.table.index.find(distinct)
@@ -120,12 +123,13 @@ class Removal:
         if (matches < counts).any():
             raise self._missing(int((counts - np.minimum(matches, counts)).sum()))
         several = matches > counts
+        compared: npt.NDArray[np.bool_] = several[places]
         if several.any():
             among = several[owners]
-            chosen = self._compare(rows.filter(array_of(several[places])), numbers[among])
+            chosen = self._compare(rows.filter(array_of(compared)), numbers[among])
             numbers = np.concatenate([numbers[~among], chosen])
         self._taken |= RowSet.of_array(np.sort(numbers)).bitmap
-        return bool(several.any())
+        return compared
 
     def _compare(self, rows: pa.Table, numbers: Rows) -> Rows:
         """Those of the numbered rows that are equal to `rows`."""
