@@ -111,7 +111,7 @@ class Target:
         self._log = TxnLog(storage, clock, operation=mode.operation, check=self._check, blind=not mode.deletes)
         self._exists = False
         self._protocol = PLAIN
-        self._columns = NO_COLUMNS
+        self._columns = self._proposed = NO_COLUMNS
         self.hurried = asyncio.Event()
         """Set it to leave the housekeeping to another process."""
         self.control = EMPTY
@@ -288,6 +288,8 @@ class Target:
                 )
             except NotATableError as error:
                 raise self._deletion_error() from error
+            # Not before: after an error of `changes`, the next call has files of the same columns.
+            self._columns = self._proposed
             if replaces:
                 self.reshaped = False
             if version is None:
@@ -337,7 +339,7 @@ class Target:
         control: Control | None,
     ) -> list[Action]:
         stored, mode = self._require_owner(state), self._layout.mode
-        table = self._columns = columns_of(state)
+        table = columns_of(state)
         self._protocol = state.protocol
         current = self.control = stored_control(state)
         moved = None if self._moved is None or stored_range(state, self._role) == self._moved else self._moved
@@ -350,9 +352,10 @@ class Target:
                 f"the target is at {stored.position}, and not at {begun}", table=self.uri, hint="Open a new sink"
             )
         if delivered if control is None else control == current and stored.position == following:
+            self._proposed = table
             return []
         columns = table if rows is None else rows if replaces else self._agree(table, base, rows)
-        self._columns = columns = replace(columns, compression=table.compression)
+        self._proposed = columns = replace(columns, compression=table.compression)
         stays = columns == table and mode.properties.items() <= state.metadata.configuration.items()
         added: dict[str, str] = {}
         if control is not None and control != current:

@@ -31,6 +31,7 @@ from cdfd.model.control import Control, Pause
 from cdfd.model.plan import ChangePlan
 from cdfd.model.position import Position
 from cdfd.model.version import Version
+from cdfd.plan.shape.chosen import Chosen
 from cdfd.plan.shape.parser import parse_filter
 from cdfd.plan.shape.shape import AS_IT_IS, Shape
 from cdfd.runtime.clock import Clock, SystemClock
@@ -43,6 +44,7 @@ from cdfd.sinks.delta.data_files import DataFiles
 from cdfd.sinks.delta.log_actions import mirror_mode
 from cdfd.sinks.delta.mirror import sorted_run
 from cdfd.sinks.delta.mirror import table as mirror_table
+from cdfd.sinks.delta.mirror.removal import Removal
 from cdfd.sinks.delta.mirror.sink import MirrorSink
 from cdfd.sinks.delta.mirror.state import MOST_DEFERRED, MOST_DEFERRED_MS, MirrorOptions
 from cdfd.sinks.delta.mirror.table import KeyIndex
@@ -937,6 +939,16 @@ class TestSchema:
             sink, 2, change(2, "delete", [(1, None, "a")], wide), change(2, "insert", [(1 << 40, "x", "a")], wide)
         )
         assert rows_in(folder, wide) == bag([(2, None, "a"), (1 << 40, "x", "a")])
+        # Rows that were written since the keys were read again are known as well.
+        for version, (before, after) in enumerate([("a", "b"), ("b", "c")], 3):
+            old, new = ([(2, None, value)] for value in (before, after))
+            await deliver(
+                sink,
+                version,
+                change(version, "update_preimage", old, wide),
+                change(version, "update_postimage", new, wide),
+            )
+        assert rows_in(folder, wide) == bag([(2, None, "c"), (1 << 40, "x", "a")])
 
     async def test_new_columns_within_a_snapshot(self, tmp_path: Path) -> None:
         narrow = pa.schema([("id", pa.int64()), ("v", pa.string())])
@@ -990,6 +1002,19 @@ class TestSchema:
         with pytest.raises(SnapshotNeededError, match=f"the schema changes: {what}"):
             await (await sink.begin(at(1))).start_version(version)
 
+    @pytest.mark.parametrize("needs", [False, True])
+    async def test_columns_that_the_mirror_does_not_have_may_change(self, tmp_path: Path, needs: bool) -> None:
+        lost = "f" if needs else "note"
+        schema_change = SchemaChange(dropped=((lost,),), renamed=(Rename(("x",), ("y",)),))
+        version = Version(ChangePlan(1, 0, TableSchema(from_arrow(SCHEMA)), (), "files"), "T", schema_change)
+        shape = Shape(columns=tuple(Chosen(name) for name in SCHEMA.names))
+        sink = await open_sink(LocalStorage(tmp_path / "t"), shape=shape)
+        await deliver(sink, 0, change(0, "insert", [(0, "a", 0.5)]))
+        delivery = await sink.begin(at(1))
+        with pytest.raises(SnapshotNeededError, match="dropped f") if needs else contextlib.nullcontext():
+            await delivery.start_version(version)
+        await delivery.abort()
+
     async def test_columns_of_several_schemas_in_a_delivery_add_up(self, tmp_path: Path) -> None:
         sink = await open_sink(LocalStorage(tmp_path / "t"))
         wide = [pa.schema([*SCHEMA, pa.field(name, pa.int64())]) for name in ("x", "y")]
@@ -1024,9 +1049,10 @@ class TestFollow:
     """Names that the source drops or changes, in the mirror. The sink stays open, so the index of keys is that of the columns before."""
 
     @staticmethod
-    async def open(folder: Path, key: str = "id", *, change_feed: bool = False) -> MirrorSink:
+    async def open(place: Path | Storage, key: str = "id", *, change_feed: bool = False) -> MirrorSink:
         layout = Layout(on_missing_column="follow", checkpoint_interval=3, mode=mirror_mode(change_feed=change_feed))
-        target = Target(LocalStorage(folder), APP, layout, SystemClock(), owner=7)
+        storage = LocalStorage(place) if isinstance(place, Path) else place
+        target = Target(storage, APP, layout, SystemClock(), owner=7)
         options = MirrorOptions((key,), change_feed, SpillSpace())
         return await MirrorSink.open(target, partial(DataFiles, compression="snappy", file_bytes=1 << 20), options)
 
@@ -1090,6 +1116,22 @@ class TestFollow:
             "c",
             "x",
         )
+
+    async def test_compaction_before_the_commit_of_a_rename(self, tmp_path: Path) -> None:
+        """It changes no column, so the rows that are written are right."""
+        first = pa.schema([("id", pa.int64()), ("old", pa.string())])
+        renamed = pa.schema([("id", pa.int64()), ("new", pa.string()), ("more", pa.string())])
+        names = {"id": "p1", "old": "p2", "new": "p2", "more": "p3"}
+        storage = FaultyStorage(LocalStorage(tmp_path, sync=False))
+        sink = await self.open(storage)
+        for version in range(10):
+            await self.deliver(sink, version, names, first, insert=[(version, "a")])
+        entry = f"_delta_log/{len(entries(tmp_path)):020}.json"
+        storage.before = step = AtStep(0, partial(compact, tmp_path), lambda *each: each == ("put_if_absent", entry))
+        await self.deliver(sink, 10, names, renamed, delete=[(1, "a", None)], insert=[(1, "b", "c")])
+        assert step.reached
+        assert operations(tmp_path)[-2] == "OPTIMIZE"
+        assert rows_in(tmp_path, renamed) == bag([(1, "b", "c"), *((n, "a", None) for n in range(10) if n != 1)])
 
     async def test_only_a_rename(self, tmp_path: Path) -> None:
         """A version with no rows after it changes nothing: the first rows with the new name rename the column."""
@@ -1312,6 +1354,22 @@ class TestIndex:
         assert index.pairs == 0
         index.add(np.arange(7, dtype=np.uint64), 0)
         assert index.pairs == 7
+
+    async def test_rows_to_delete_are_not_kept_unless_they_are_compared(self, tmp_path: Path) -> None:
+        sink = await open_sink(LocalStorage(tmp_path))
+        rows = [(number, "a", 0.5) for number in range(1000)]
+        await deliver(sink, 0, change(0, "insert", [*rows, (7, "b", 0.5)]))
+        table = sink.table
+        await table.follow()
+        await table.load(sink.columns)
+        removal = Removal(table)
+        removal.take(pa.table(change(1, "delete", rows)).select(SCHEMA.names))
+        kept = [rows for _, rows in removal.parts]
+        assert sum(each.num_rows for each in kept) == 1
+        assert sum(each.get_total_buffer_size() for each in kept) < 1000
+        before = removal.vectors().changed[0][1].cardinality
+        removal.again()
+        assert removal.vectors().changed[0][1].cardinality == before == 1000
 
     async def test_hashes_that_collide(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """All keys have one of two hashes: rows are compared."""
