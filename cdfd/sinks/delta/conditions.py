@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from cdfd.delta.types.datatypes import StructType
 from cdfd.delta.types.schema import TableSchema
+from cdfd.delta.types.values import as_python
 from cdfd.delta.write.writing import REMOVE
 from cdfd.errors import ConfigError, DataError, UnsupportedError
 from cdfd.plan.shape.compiler import check_filter, compile_filter
@@ -74,8 +75,9 @@ class RowCheck:
                 mask = each(batch)
                 if not mask.all():
                     number = int(np.argmin(mask))
+                    row = {field.name: as_python(batch.column(field.name)[number]) for field in batch.schema}
                     raise DataError(
-                        f"{name} of the target is not true of a row: {str(batch.slice(number, 1).to_pylist()[0])[:200]}",
+                        f"{name} of the target is not true of a row: {str(row)[:200]}",
                         hint="Correct the source, filter such rows with `where`, or remove the constraint",
                     )
 
