@@ -4,7 +4,8 @@
     txn  {"appId": "cdfd/shop/orders/next/<field>", ...}         the fields of the position, as numbers
     txn  {"appId": "cdfd/shop/orders/owner", "version": 4711}    the process that delivers: a random number
 
-Every writer keeps `txn` actions, in commits and in checkpoints. The source's id and the name of the changelog are properties of the target.
+Every writer keeps `txn` actions, in commits and in checkpoints, unless a property of the target limits their age (see `check_retention`). The
+source's id and the name of the changelog are properties of the target.
 """
 
 from collections.abc import Mapping
@@ -13,7 +14,8 @@ from typing import Final
 
 import orjson
 
-from cdfd.errors import SinkError
+from cdfd.delta.actions import Metadata
+from cdfd.errors import SinkError, UnsupportedError
 from cdfd.model.control import EMPTY, Control
 from cdfd.model.position import Position
 from cdfd.sinks.delta.log_actions import CHANGELOG_MODE, Mode
@@ -31,6 +33,7 @@ MODE: Final = "cdfd.changelog.mode"
 SHAPE: Final = "cdfd.changelog.shape"
 """Property of a mirror: the `Shape.digest` of its rows. Mirrors of earlier releases have none until their next version."""
 
+_RETENTION = "delta.setTransactionRetentionDuration"
 _FIELDS = ("version", "part", "snapshot", "ordinal", "digest0", "digest1")
 
 
@@ -85,6 +88,20 @@ def stored_position(state: TxnState, app_id: str, mode: str = CHANGELOG_MODE.nam
     table_id = state.metadata.configuration.get(SOURCE, "")
     position = Position(table_id, version, part, "snapshot" if snapshot else "stream", ordinal, digest_of(halves))
     return Stored(position, None if owner is None else owner.version)
+
+
+def check_retention(metadata: Metadata) -> None:
+    """Returns if other writers keep the position for ever.
+
+    Raises:
+        UnsupportedError: they leave out transaction identifiers that are older than a property of the table says. A delivery writes those of
+            its numbers that changed, so even a busy table has old ones.
+    """
+    if _RETENTION in metadata.configuration:
+        raise UnsupportedError(
+            f"rows cannot be appended to the table: with {_RETENTION}, its other writers forget the position",
+            hint="Unset that property of the target, or deliver into another one",
+        )
 
 
 def stored_range(state: TxnState, role: str) -> Mapping[str, str | int]:

@@ -38,6 +38,7 @@ from cdfd.sinks.delta.positions import (
     CHANGELOG,
     SHAPE,
     Stored,
+    check_retention,
     control_properties,
     owner_action,
     position_actions,
@@ -306,6 +307,7 @@ class Target:
 
     def _check(self, state: TxnState) -> None:
         columns_of(state)
+        check_retention(state.metadata)
         if self._layout.mode.deletes:
             check_deletable(state.protocol, state.metadata)
 

@@ -123,6 +123,26 @@ async def test_a_target_whose_values_a_writer_generates_is_refused(tmp_path: Pat
     assert entries(tmp_path) == before
 
 
+async def test_a_target_whose_positions_expire_is_refused(tmp_path: Path) -> None:
+    """A checkpoint of delta-spark leaves out transaction identifiers of that age, and a delivery writes only those that changed."""
+    sink = await open_sink(tmp_path)
+    await deliver(sink, 0, x=[4])
+    set_rule(tmp_path, {"delta.setTransactionRetentionDuration": "interval 1 day"}, {})
+    before = entries(tmp_path)
+    with pytest.raises(SinkError, match="its other writers forget the position") as caught:
+        await deliver(sink, 1, x=[5])
+    assert "Unset that property" in str(caught.value.hint)
+    assert entries(tmp_path) == before
+
+
+async def test_a_row_whose_time_python_cannot_show_is_named_all_the_same(tmp_path: Path) -> None:
+    year_10000 = pa.array([253_402_300_800_000_000], pa.timestamp("us", "UTC"))
+    await deliver(await open_sink(tmp_path), 0, x=[4], at=year_10000)
+    set_rule(tmp_path, {"delta.constraints.positive": "x > 0"}, {})
+    with pytest.raises(SinkError, match=r"'positive' of the target is not true of a row: \{'x': -1, 'at': None\}"):
+        await deliver(await open_sink(tmp_path), 1, x=[-1], at=year_10000)
+
+
 @pytest.mark.parametrize("follow", [False, True])
 async def test_the_log_and_the_files_agree_on_columns(tmp_path: Path, follow: bool) -> None:
     """Each file has values for all partition columns, and no column that the table does not have, by physical names."""
