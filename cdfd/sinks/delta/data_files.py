@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -190,14 +191,19 @@ class DataFiles:
         if not stored.schema.equals(self._stored):
             columns = zip(stored.columns, self._stored, strict=True)
             stored = pa.table([_rename_inside(column, field.type) for column, field in columns], self._stored)
-        if not self._partition_by:
-            yield (), stored
+        # All rows have null in a column that they lack, or whose type is void.
+        present = [name for name in self._partition_by if name in self._schema.names]
+        if not present:
+            yield (None,) * len(self._partition_by), stored
             return
-        numbered = rows.select(list(self._partition_by)).append_column("", array_of(np.arange(rows.num_rows)))
-        grouped = numbered.group_by(list(self._partition_by), use_threads=False).aggregate([("", "list")])
+        numbered = rows.select(present).append_column("", array_of(np.arange(rows.num_rows)))
+        grouped = numbered.group_by(present, use_threads=False).aggregate([("", "list")])
         for group in range(grouped.num_rows):
             key: list[str | None] = []
             for name in self._partition_by:
+                if name not in present:
+                    key.append(None)
+                    continue
                 value = grouped.column(name)[group]
                 text = values.serialize(value)
                 if text is None and value.is_valid:
@@ -249,12 +255,29 @@ def cast(column: pa.Array, field: pa.Field) -> pa.Array:
     if column.type == field.type:
         return column
     try:
-        return pc.cast(column, field.type)
+        return pc.cast(column.view(_spelled(column.type, field.type)), field.type)
     except pa.ArrowInvalid as error:
         raise DataError(
             f"column {field.name!r:.200} has values that the target cannot hold: {error!s:.200}",
             hint="Leave it out with `columns`",
         ) from error
+
+
+def _spelled(kind: Any, target: Any) -> Any:
+    """The type with the names that `target` has inside of it. Arrow takes names that differ in case for other fields, which are null."""
+
+    def field_with(field: pa.Field, other: pa.Field) -> pa.Field:
+        return field.with_type(_spelled(field.type, other.type))
+
+    if pa.types.is_struct(kind) and pa.types.is_struct(target):
+        others = {other.name.lower(): other for other in target}
+        pairs = [(field, others.get(field.name.lower(), field)) for field in kind]
+        return pa.struct([field_with(field, other).with_name(other.name) for field, other in pairs])
+    if pa.types.is_list(kind) and pa.types.is_list(target):
+        return pa.list_(field_with(kind.value_field, target.value_field))
+    if pa.types.is_map(kind) and pa.types.is_map(target):
+        return pa.map_(field_with(kind.key_field, target.key_field), field_with(kind.item_field, target.item_field))
+    return kind
 
 
 def no_other_root(root: str) -> Storage:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -84,6 +85,38 @@ def test_an_empty_string_is_no_partition_value(kind: pa.DataType) -> None:
         partitions("day", nullable=True)
     assert partitions("n", nullable=True) == [("1",), ("2",)]
     assert partitions("day", nullable=False) == [("a",), ("",)]
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.null()])
+def test_a_partition_column_that_rows_lack_is_null(kind: pa.DataType) -> None:
+    """The source has dropped it, and `on_missing_column` is `keep`; or no value has a type yet."""
+    schema = pa.schema([pa.field("n", pa.int64()), pa.field("day", kind), pa.field("hour", pa.int64())])
+    for partition_by, partition in [(("day",), (None,)), (("day", "hour"), (None, "5"))]:
+        rows = pa.record_batch({"n": [1, 2], "hour": [5, 5]})
+        files = DataFiles(Columns(from_arrow(schema), partition_by), rows.schema, "snappy", 1 << 20)
+        (written,) = [*files.write(rows), *files.finish()]
+        assert (written[0].partition, written[0].rows) == (partition, 2)
+
+
+@pytest.mark.parametrize(
+    ("wrap", "value"),
+    [
+        (lambda kind: kind, lambda value: value),
+        (pa.list_, lambda value: [value]),
+        (lambda kind: pa.map_(pa.string(), kind), lambda value: [("k", value)]),
+        (lambda kind: pa.struct([("s", kind)]), lambda value: {"s": value}),
+    ],
+    ids=["struct", "list", "map", "nested"],
+)
+def test_a_nested_field_may_be_spelled_in_another_case(
+    wrap: Callable[[pa.DataType], pa.DataType], value: Callable[[object], object]
+) -> None:
+    table = pa.schema([("v", wrap(pa.struct([("a", pa.int64()), ("b", pa.string())])))])
+    kind = wrap(pa.struct([("A", pa.int32()), ("b", pa.string_view())]))
+    rows = pa.record_batch({"v": pa.array([value({"A": 2, "b": "z"}), None], kind)})
+    files = DataFiles(Columns(from_arrow(table)), rows.schema, "snappy", 1 << 20)
+    ((_, data),) = [*files.write(rows), *files.finish()]
+    assert pq.read_table(pa.BufferReader(data))["v"].to_pylist() == [value({"a": 2, "b": "z"}), None]
 
 
 async def open_sink(storage: Storage, file_bytes: int) -> DeltaSink:
