@@ -4,6 +4,7 @@ import json
 import socket
 import threading
 import time
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -347,6 +348,15 @@ def test_a_token_is_sent(server: Registry) -> None:
     client = SchemaRegistry(settings.url, login=login_of(settings))
     client.check()
     client.close()
+
+
+def test_a_header_that_http_does_not_allow_is_not_shown(server: Registry) -> None:
+    client = SchemaRegistry(server.url, login=lambda: "Bearer s3cret\n", attempts=1)
+    with pytest.raises(SinkError, match="a header of the request has a character that HTTP does not allow") as info:
+        client.register("orders-value", record(a="int"))
+    client.close()
+    shown = "".join(traceback.format_exception(info.value))
+    assert "s3cret" not in shown
 
 
 def test_a_token_that_cannot_be_had_names_its_setting(server: Registry) -> None:

@@ -307,6 +307,14 @@ class TestRenewal:
                 file_token(Secret(MountedText(str(file))))
             assert caught.value.retriable
 
+    @pytest.mark.parametrize("text", ["s3cret\n\n", "s3cret\nother", "s3 cret", "s3cr\x00et"])
+    def test_file_with_more_than_a_token_is_refused_without_its_text(self, tmp_path: Path, text: str) -> None:
+        (tmp_path / "token").write_text(text)
+        with pytest.raises(SinkError, match="that no token has") as caught:
+            file_token(Secret(MountedText(str(tmp_path / "token"))))
+        assert "s3" not in str(caught.value)
+        assert caught.value.retriable
+
 
 @pytest.mark.parametrize(
     "token", ["", "opaque", "a.b", "a.b.c", "a.W10.c", "a.eyJleHAiOiAieCJ9.c", "a." + "W1tbW1tb" * 50_000 + ".c"]

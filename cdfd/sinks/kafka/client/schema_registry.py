@@ -191,6 +191,9 @@ class SchemaRegistry:
                 response.close()
         except (urllib3.exceptions.HTTPError, UnicodeError) as error:
             raise self._silent(what, str(getattr(error, "reason", None) or error)) from error
+        except ValueError:
+            # Its text has the header, which may be a secret.
+            raise self._silent(what, "a header of the request has a character that HTTP does not allow") from None
         try:
             return response.status, json.loads(text)
         except (ValueError, RecursionError):

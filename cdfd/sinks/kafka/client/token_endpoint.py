@@ -1,7 +1,6 @@
 """A token endpoint of an identity provider: the grant `client_credentials` of OAuth 2.0 (RFC 6749, section 4.4)."""
 
 import json
-import re
 import ssl
 import time
 from base64 import b64encode
@@ -12,7 +11,7 @@ from urllib.parse import quote_plus, urlencode, urlsplit
 from cdfd.errors import SinkError
 from cdfd.escaping import one_line
 from cdfd.sinks.kafka.client.certificates import explain_untrusted
-from cdfd.sinks.kafka.client.tokens import UNKNOWN_LIFETIME, Token, expiry
+from cdfd.sinks.kafka.client.tokens import TOKEN, UNKNOWN_LIFETIME, Token, expiry
 from cdfd.sinks.kafka.security import OAuth
 
 TIMEOUT: Final = 10.0
@@ -20,8 +19,6 @@ TIMEOUT: Final = 10.0
 _MOST_BYTES: Final = 1 << 18
 _LONGEST_TEXT: Final = 300
 _RETRIED: Final = frozenset({408, 425, 429})
-# Visible characters only: a control character would end the token in the login's message.
-_TOKEN: Final = re.compile(r"[\x21-\x7e]+")
 _URL = "sink.security.oauth.token_url"
 _HINTS: Final = {
     "invalid_client": "Check sink.security.oauth.client_id and client_secret. Some providers want client_authentication: post",
@@ -58,7 +55,7 @@ def fetch(oauth: OAuth, timeout: float = TIMEOUT) -> Token:
     if status != 200:
         raise _refusal(status, fields, oauth.token_url, secret)
     cannot, value = _cannot(oauth.token_url), fields.get("access_token")
-    if not isinstance(value, str) or not _TOKEN.fullmatch(value):
+    if not isinstance(value, str) or not TOKEN.fullmatch(value):
         raise SinkError(f"{cannot}: its answer has no access_token", hint=f"Check {_URL}: is it a token endpoint?")
     kind = fields.get("token_type", "Bearer")
     if not isinstance(kind, str) or kind.lower() != "bearer":

@@ -6,6 +6,7 @@ error. A token is renewed after 80 % of its lifetime. If that fails, it stays in
 
 import json
 import logging
+import re
 import time
 from base64 import urlsafe_b64decode
 from collections.abc import Callable, Hashable, Mapping
@@ -21,6 +22,8 @@ from cdfd.errors import SinkError
 
 log = logging.getLogger("cdfd.kafka")
 
+TOKEN = re.compile(r"[\x21-\x7e]+")
+"""Visible characters only: a control character would end the token in the message of a login, or its header."""
 UNKNOWN_LIFETIME = 60.0
 """Lifetime in seconds of a token that does not state any."""
 _RENEWED_AFTER = 0.8
@@ -155,6 +158,13 @@ def shared_tokens(key: Hashable, make: Callable[[], Tokens]) -> Tokens:
 def file_token(secret: Secret) -> Token:
     """The token of a mounted file. `SinkError` if it has expired: something else should have renewed the file."""
     value, now = secret.reveal(), time.time()
+    if not TOKEN.fullmatch(value):
+        # Clients name headers that they refuse, so it must not come that far.
+        raise SinkError(
+            "the file of sink.security.oauth.token_file has a space, a second line or another character that no token has",
+            hint="Write the token alone into the file",
+            retriable=True,
+        )
     expires = expiry(value)
     if expires is not None and expires <= now:
         raise SinkError(
