@@ -4,6 +4,7 @@ import asyncio
 import time
 
 import pytest
+from kafka import KafkaAdminClient
 
 from cdfd.config.parser import parse
 from cdfd.config.table import Table
@@ -16,13 +17,17 @@ from tests.support.kafka.shared import SharedBroker
 from tests.support.kafka.sinking import at, deliver, rows
 
 
-@pytest.fixture
-def connector(broker: SharedBroker, name: str) -> KafkaConnector:
+def connector_of(broker: SharedBroker, name: str, table: str) -> KafkaConnector:
     sink = f"{{kind: kafka, bootstrap_servers: '{broker.bootstrap_servers}'}}"
-    config = parse(f"pipeline: {name}\ntables: [{{uri: /lake/orders, topic: {name}.orders}}]\nsink: {sink}", {})
+    config = parse(f"pipeline: {name}\ntables: [{{uri: /lake/{table}, topic: {name}.{table}}}]\nsink: {sink}", {})
     made = config.sink.connector(config)
     assert isinstance(made, KafkaConnector)
     return made
+
+
+@pytest.fixture
+def connector(broker: SharedBroker, name: str) -> KafkaConnector:
+    return connector_of(broker, name, "orders")
 
 
 async def prepare(connector: KafkaConnector, table: Table) -> Connected:
@@ -84,6 +89,29 @@ async def test_connections_that_were_lost_are_made_anew(
     connected.newest.close()
     async with connector.open(table) as sink:
         assert await sink.last_position() == at(1)
+
+
+async def test_positions_of_a_topic_that_was_created_again_are_read_from_its_beginning(
+    broker: SharedBroker, name: str, admin: KafkaAdminClient, connector: KafkaConnector
+) -> None:
+    """Also if it is longer than the topic before."""
+    (table,), other = connector._config.listed, connector_of(broker, name, "items")
+    standby = KafkaConnector(connector._config, connector._sink)
+    async with connector.open(table) as leader:
+        for number in range(3):
+            await deliver(leader, rows(number))
+    await prepare(standby, table)
+    progress = connector.destination(table).progress.name
+    await asyncio.to_thread(admin.delete_topics, [progress])
+    async with connector.open(table) as leader:
+        await deliver(leader, rows(3), following=at(9))
+    async with other.open(other._config.listed[0]) as leader:
+        for number in range(5):
+            await deliver(leader, rows(number))
+    await standby.prepare(table)
+    await prepare(standby, table)
+    async with standby.open(table) as sink:
+        assert await sink.last_position() == at(9)
 
 
 async def test_connections_that_are_not_needed_are_closed(connector: KafkaConnector) -> None:

@@ -56,14 +56,14 @@ class Connected:
         producer: it has not fenced others yet.
         newest: the newest progress record.
         facts: of the table's topic.
-        existing: the table's topic before the connection; None if it was missing.
+        existing: the topics before the connection, by name, without those that were missing.
     """
 
     admin: TopicAdmin
     producer: Producer
     newest: NewestRecord
     facts: TopicFacts
-    existing: ExistingTopic | None
+    existing: Mapping[str, ExistingTopic]
 
     def close(self) -> None:
         """Disconnect. Blocks, and does not raise."""
@@ -342,9 +342,10 @@ def prepare(
     try:
         needed = [topic.name for topic in destination.needed()]
         existing = connected.admin.find(needed)
-        if destination.exactly_once and destination.progress.name in existing:
-            last_progress(destination, connected.admin, connected.newest, committed=True)
-        if len(existing) == len(needed) and existing[destination.topic] == connected.existing:
+        # Offsets in a topic that was created again say nothing about those that were read before.
+        if len(existing) == len(needed) and existing == connected.existing:
+            if destination.exactly_once:
+                last_progress(destination, connected.admin, connected.newest, committed=True)
             connected.producer.prepare(list(existing))
             return connected
     except SinkError:
@@ -381,7 +382,7 @@ def connect(destination: Destination, make_producer: MakeProducer, *, creates: b
         newest = stack.enter_context(closing(newest_progress(destination)))
         producer = make_producer(settings)
         stack.pop_all()
-        return Connected(admin, producer, newest, facts, existing.get(destination.topic))
+        return Connected(admin, producer, newest, facts, existing)
 
 
 def _take_over(destination: Destination, connected: Connected, takeover: _Takeover) -> _Opened:
@@ -396,7 +397,7 @@ def _take_over(destination: Destination, connected: Connected, takeover: _Takeov
                 # Whether the topic is not the one of this name that has the rows before the position.
                 stored_topic = progress.topic
                 same_name = stored_topic.get("name") == destination.topic and facts.id is not None
-                if connected.existing is None or (same_name and stored_topic.get("id") != facts.id):
+                if destination.topic not in connected.existing or (same_name and stored_topic.get("id") != facts.id):
                     # The position says that rows were delivered.
                     log.warning(
                         "topic %s was deleted and has been created again: it may lack the rows before version %d. "
@@ -417,7 +418,9 @@ def _lost_position(destination: Destination, connected: Connected) -> str | None
     """Why a table without a position seems to have had one. After a reset, there is a record without a value."""
     if not destination.exactly_once or destination.role is not None or destination.shared or connected.newest.exists:
         return None
-    if connected.existing is None or not connected.admin.has_records(destination.topic, connected.facts.partitions):
+    if destination.topic not in connected.existing:
+        return None
+    if not connected.admin.has_records(destination.topic, connected.facts.partitions):
         return None
     return f"topic {destination.topic} has records, but topic {destination.progress.name} has no position of the table"
 
