@@ -31,7 +31,7 @@ _NAME = re.compile(
 )
 
 
-CHUNK = re.compile(r"\d{20}\.z-resnapshot\.\d{17}\.[a-z]+", re.ASCII)
+CHUNK = re.compile(r"\d{20}\.z-resnapshot\.\d{17}\.[a-z0-9]+", re.ASCII)
 """The name of a file with rows of an incremental snapshot."""
 
 

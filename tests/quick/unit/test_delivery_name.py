@@ -7,11 +7,17 @@ from hypothesis import strategies as st
 
 from cdfd.model.position import Phase, Position
 from cdfd.sinks.cursor import order
-from cdfd.sinks.files.names import delivery_name, parse_delivery_name
+from cdfd.sinks.files.names import CHUNK, chunk_name, delivery_name, parse_delivery_name
 
 
 def at(version: int, part: int = 0, phase: Phase = "stream", ordinal: int = 0) -> Position:
     return Position("T", version, part, phase, ordinal)
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".v2"])
+def test_file_with_rows_of_an_incremental_snapshot_is_known_by_its_name(suffix: str) -> None:
+    """Otherwise a chunk that was prepared before a crash is neither completed nor made again."""
+    assert CHUNK.fullmatch(chunk_name(12, 1 << 40, suffix))
 
 
 @pytest.mark.parametrize(
