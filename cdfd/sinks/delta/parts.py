@@ -100,8 +100,9 @@ async def deliver(target: Target, job: Job, make: MakeFiles, write: Write) -> De
     if not isinstance(job, DeltaJob):
         raise SinkError("the job is that of another sink", table=target.uri)
     files = StoredFiles(target)
-    counts = await write(PartDelivery(job.columns, make, files))
-    await files.end()
+    async with aborting(PartDelivery(job.columns, make, files)) as delivery:
+        counts = await write(delivery)
+        await files.end()
     described = orjson.dumps([astuple(file) for file in files.done])
     # The daemon holds the receipts of all parts. Most of a receipt is statistics, which repeat.
     return Delivered(counts, zlib.compress(described, 1))

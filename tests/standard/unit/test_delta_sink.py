@@ -32,7 +32,7 @@ from cdfd.model.version import Version
 from cdfd.runtime.clock import SystemClock
 from cdfd.sinks.base import Delivery
 from cdfd.sinks.configured import connector
-from cdfd.sinks.delta import parts
+from cdfd.sinks.delta import data_files, parts, stored_files
 from cdfd.sinks.delta.compactor import Compaction
 from cdfd.sinks.delta.conditions import check_conditions
 from cdfd.sinks.delta.data_files import DataFiles
@@ -288,6 +288,36 @@ async def test_a_part_of_the_job_of_another_sink_is_refused(tmp_path: Path) -> N
 
     with pytest.raises(SinkError, match="the job is that of another sink"):
         await parts.deliver(sink.target, Job("a", 1, "stream", 1, 1, "0f", 0), sink.files, write)
+
+
+async def test_a_part_that_fails_stores_no_file_afterwards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stored_files, "_HANDOVER_BYTES", 1)
+    monkeypatch.setattr(data_files, "GROUP_BYTES", 1)
+    storage, begun, stored = FaultyStorage(LocalStorage(tmp_path / "t")), asyncio.Event(), asyncio.Event()
+    sink = await open_sink(storage)
+    await deliver(sink, 0, batch(n=[0]))
+    plan = ChangePlan(1, 0, TableSchema(from_arrow(batch(n=[0]).schema)), (), "files")
+    job = await sink.begin_job(Version(plan, "T"), at(1), 1, 1, "0f")
+
+    async def wait(method: str, path: str) -> None:
+        if path.endswith(".parquet"):
+            begun.set()
+            await stored.wait()
+
+    storage.before = wait
+
+    async def write(delivery: Delivery) -> Counts:
+        await delivery.write(batch(n=[1]))
+        await begun.wait()
+        raise StorageError("it cannot be read")
+
+    before = len(list((tmp_path / "t").glob("*.parquet")))
+    async with asyncio.timeout(20):
+        with pytest.raises(StorageError, match="it cannot be read"):
+            await parts.deliver(sink.target, job, partial(DataFiles, compression="snappy", file_bytes=1), write)
+    stored.set()
+    await asyncio.sleep(0.05)
+    assert len(list((tmp_path / "t").glob("*.parquet"))) == before
 
 
 async def test_a_request_cannot_move_a_target_back(tmp_path: Path) -> None:

@@ -81,8 +81,9 @@ class StoredRun(SortedRun):
     def __init__(self, space: SpillSpace, files: Sequence[IO[bytes]], count: int) -> None:
         self._space = space
         self._files = files
-        self._bytes = count * PAIR_BYTES
+        self._bytes = 0  # no space to return, if the files cannot be mapped
         self._maps = [mmap.mmap(file.fileno(), count * 8, access=mmap.ACCESS_READ) for file in files]
+        self._bytes = count * PAIR_BYTES
         hashes, rows = self._maps
         super().__init__(np.frombuffer(hashes, np.uint64), np.frombuffer(rows, np.int64))
 
