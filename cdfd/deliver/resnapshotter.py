@@ -188,6 +188,8 @@ class Resnapshotter:
             if self._controls.is_set():
                 return False
             await self._publish(numbers, position)
+            if self._pending is not pending:
+                return True  # the incremental snapshot is aborted, and its files stay pending
         if until and self._state is not None:
             pending.advance(until)
             await self._store(replace(self._state, next=until))

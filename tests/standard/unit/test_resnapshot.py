@@ -282,6 +282,29 @@ def test_an_unreadable_file_aborts_it_and_the_stream_continues(place: Place) -> 
     run(scenario())
 
 
+def test_an_unreadable_file_aborts_it_while_a_removed_file_comes_back(place: Place) -> None:
+    """The last file is published before its turn. RESTORE brings it back, which needs all files before it, and one is missing."""
+
+    async def scenario() -> None:
+        clock = manual_clock()
+        lake = Lake(clock)
+        writer = await table(lake, 5, clock)
+        await delivered(lake, place, 4)
+        files = dict(writer._files)
+        *_, missing, last = sorted(files)
+        await writer.delete(pc.field("id") == files[last].rows["id"][0].as_py())
+        await restore(writer, files)
+        lake.forget(missing)
+        operator = Operator(request("snapshot"))
+        operator.last = 6
+        await finished(lake, place, operator)
+        assert [each.type for each in operator.news] == ["ABORTED"]
+        assert values(again(place)).total() == len(files) - 1
+        check_consumer(place, writer)
+
+    run(scenario())
+
+
 def test_it_can_be_stopped_and_only_one_runs(place: Place) -> None:
     async def scenario() -> None:
         clock = manual_clock()
