@@ -31,6 +31,8 @@ MOST_OUTSTANDING = 100
 """Records whose requests are not answered yet. No more records are taken until some are."""
 MOST_TABLES = 100
 """Tables in one record."""
+SEARCH_SECONDS = 120.0
+"""Longest wait for the first search for tables. A store that hangs must not hold back the signals for other tables."""
 RETRY_SECONDS, MAX_RETRY_SECONDS = 1.0, 60.0
 _ACTIONS = {
     "execute-snapshot": "snapshot",
@@ -163,10 +165,19 @@ class SignalReader:
         await asyncio.gather(*map(self.controller.submit, ours))
 
 
-async def read_signals(config: Settings, controller: Controller, clock: Clock, shard: Shard | None) -> None:
+async def read_signals(
+    config: Settings, controller: Controller, clock: Clock, shard: Shard | None, searched: asyncio.Event
+) -> None:
     """Take the configured signals forever. A shard ignores signals for tables of others.
 
     A topic that cannot be read is tried again; deliveries do not wait for it.
+
+    Args:
+        config: the settings.
+        controller: carries out the requests.
+        clock: the source of time.
+        shard: of this process; None: it delivers all tables.
+        searched: set once the tables of patterns are known. Signals for them may have come while the daemon was down.
     """
     reader = SignalReader(
         controller, config.controls.signals, clock, shares_tables=shard is not None, address=config.address
@@ -178,6 +189,7 @@ async def read_signals(config: Settings, controller: Controller, clock: Clock, s
             async with connector(config).signals(name) as signals:
                 logger.info("signals are taken from the topic %s", signals.topic)
                 backoff = backoff.reset()
+                await clock.wait(searched, SEARCH_SECONDS)
                 await reader.read(signals)
         except CdfdError as error:
             logger.warning("cannot read signals: %s; retrying in %g s, deliveries continue", error, backoff.delay)

@@ -33,6 +33,7 @@ class Searching:
         clock: the source of time.
         file_events: watches local folders.
         shared: the searches that sinks share.
+        started: set once the tables of the first search are members, even if some patterns could not be searched.
     """
 
     members: Members
@@ -40,6 +41,7 @@ class Searching:
     clock: Clock
     file_events: FileEvents
     shared: SharedSearches
+    started: asyncio.Event = field(default_factory=asyncio.Event, init=False)
     _running: dict[Discovery, asyncio.Task[None]] = field(default_factory=dict, init=False)
     _searched: dict[Discovery, tuple[FolderSearch, frozenset[Steps]]] = field(default_factory=dict, init=False)
     _changed: asyncio.Event = field(default_factory=asyncio.Event, init=False)
@@ -61,6 +63,7 @@ class Searching:
             folders |= each
         if folders:
             await self.members.note_folders(folders)
+        self.started.set()
         try:
             while True:
                 self._changed.clear()

@@ -264,11 +264,11 @@ class _Process:
             mailboxes = None if config.engine.kind == "spark" else controller
             members = Members(config, supervisor, status, open_loop, mailboxes, shard, monitor_of)
             await members.start()
-            # Once the tables are known: signals may have come while the daemon was down.
+            searching = Searching(members, status.searches, clock, file_events, searches)
             if config.controls.signals:
-                signals = read_signals(config, controller, clock, shard)
+                signals = read_signals(config, controller, clock, shard, searching.started)
                 await stack.enter_async_context(background("signals", signals))
-            yield Searching(members, status.searches, clock, file_events, searches)
+            yield searching
 
 
 T = TypeVar("T")

@@ -49,12 +49,12 @@ class Daemon:
         self.supervisor = Supervisor(asyncio.Event(), clock)
         self.members = Members(config, self.supervisor, self.status, self.open, self.controller, shard)
         events = FileEvents()
-        searching = Searching(self.members, self.status.searches, clock, events, SharedSearches(clock))
+        self.searching = Searching(self.members, self.status.searches, clock, events, SharedSearches(clock))
 
         @asynccontextmanager
         async def open_destination(_: Settings, __: Status) -> AsyncIterator[Searching]:
             await self.members.start()
-            yield searching
+            yield self.searching
 
         self.destinations = Destinations(config, self.status, open_destination)
         self.reloading = Reloading(
@@ -126,6 +126,28 @@ def test_a_file_that_changes_during_the_start_is_applied(tmp_path: Path) -> None
             async with passing(daemon.clock), background("reloading", daemon.reloading.run()):
                 while names(daemon.status) != ["a", "b"]:
                     await asyncio.sleep(0)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_start_is_over_with_the_tables_of_the_first_search(
+    fails: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def busy(self: Searching, discoveries: object) -> dict[Discovery, Folders]:
+        raise StorageError("busy", retriable=True)
+
+    async def scenario() -> None:
+        log = tmp_path / "lake" / "orders" / "_delta_log"
+        log.mkdir(parents=True)
+        (log / f"{0:020}.json").touch()
+        daemon = Daemon(tmp_path, **FILES, tables=[{"discover": f"{tmp_path}/lake/*"}])
+        with monkeypatch.context() as patched:
+            if fails:
+                patched.setattr(Searching, "search", busy)
+            async with daemon.running():
+                await daemon.searching.started.wait()
+                assert list(daemon.controller.tables) == ([] if fails else ["orders"])
 
     asyncio.run(scenario())
 

@@ -11,12 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cdfd.daemon.controls.controller import Controller, Publisher
-from cdfd.daemon.controls.signals import SignalReader, parse_signal
+from cdfd.daemon.controls import signals
+from cdfd.daemon.controls.signals import SEARCH_SECONDS, SignalReader, parse_signal, read_signals
 from cdfd.deliver.mailbox import Mailbox
 from cdfd.deliver.requests import ACTIONS, Refused, Request, answer
 from cdfd.errors import SinkError
 from cdfd.sinks.own_topics import Signal
 from tests.support.manual_time import ManualClock
+from tests.support.statuses import configuration
 
 
 def signal(value: Any, offset: int = 3) -> Signal:
@@ -78,6 +80,16 @@ class Log:
         self.finished.append(last.offset)
 
 
+class Broker:
+    """A connector whose topic of signals is a `Log`."""
+
+    def __init__(self, log: Log) -> None:
+        self.log = log
+
+    def signals(self, reader: str) -> contextlib.AbstractAsyncContextManager[Log]:
+        return contextlib.nullcontext(self.log)
+
+
 def settle(mailbox: Mailbox) -> None:
     assert mailbox.first is not None
     mailbox.settle(answer(mailbox.first, "PAUSED", "it is paused"))
@@ -130,6 +142,40 @@ def test_a_shard_leaves_tables_of_others_to_them(shares: bool, types: list[str])
             clock.advance(1)
         assert log.finished == [0]
         assert [each["type"] for each in controller.recent] == types
+        reading.cancel()
+        await asyncio.gather(reading, return_exceptions=True)
+
+    asyncio.run(asyncio.wait_for(scenario(), 30))
+
+
+@pytest.mark.parametrize("hangs", [False, True], ids=["searched", "hangs"])
+def test_signals_of_a_downtime_wait_for_the_first_search(hangs: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        clock, searched = ManualClock(), asyncio.Event()
+        controller = Controller("shop", [], clock)
+        log = Log([{"type": "pause", "data": {"data-collections": ["new"]}}])
+        monkeypatch.setattr(signals, "connector", lambda _: Broker(log))
+        settings = configuration()
+        settings = settings.model_copy(
+            update={"controls": settings.controls.model_copy(update={"signals": ("pause",)})}
+        )
+        reading = asyncio.create_task(read_signals(settings, controller, clock, None, searched))
+        await clock.wait_for_sleepers()
+        assert log.waiting
+        if hangs:
+            clock.advance(SEARCH_SECONDS)
+        else:
+            controller.add("new")
+            searched.set()
+        for _ in range(3):
+            await clock.wait_for_sleepers()
+            await asyncio.sleep(0.01)
+            clock.advance(1)
+        if hangs:
+            assert log.finished == [0]
+            assert [each["type"] for each in controller.recent] == ["REFUSED"]
+        else:
+            settle(controller.tables["new"])
         reading.cancel()
         await asyncio.gather(reading, return_exceptions=True)
 
