@@ -122,30 +122,36 @@ class SignalReader:
     clock: Clock
     shares_tables: bool = field(default=False, kw_only=True)
     address: Callable[[str], str] = field(default=str, kw_only=True)
+    _taken: dict[Signal, asyncio.Task[None]] = field(default_factory=dict, init=False)
 
     async def read(self, signals: Signals) -> None:
         """Take records forever. A record counts as done once all of its requests, and all earlier records, are answered.
 
         Raises:
-            SinkError: the topic cannot be read.
+            SinkError: the topic cannot be read. Requests that were taken go on, and another call waits for their answers.
         """
         outstanding: deque[tuple[Signal, asyncio.Task[None]]] = deque()
-        try:
-            while True:
-                if len(outstanding) < MOST_OUTSTANDING:
-                    for signal in await signals.poll():
-                        outstanding.append((signal, asyncio.create_task(self._take(signal))))
-                last: Signal | None = None
-                while outstanding and outstanding[0][1].done():
-                    last, task = outstanding.popleft()
-                    task.result()
-                if last is not None:
-                    await signals.done(last)
-                await self.clock.sleep(POLL_SECONDS)
-        finally:
-            for _, task in outstanding:
-                task.cancel()
-            await asyncio.gather(*(task for _, task in outstanding), return_exceptions=True)
+        while True:
+            if len(outstanding) < MOST_OUTSTANDING:
+                for signal in await signals.poll():
+                    # A topic that is opened again has the records that are not done again. Their requests are not repetitions.
+                    if signal not in self._taken:
+                        self._taken[signal] = asyncio.create_task(self._take(signal))
+                    outstanding.append((signal, self._taken[signal]))
+            last: Signal | None = None
+            while outstanding and outstanding[0][1].done():
+                last, task = outstanding.popleft()
+                task.result()
+            if last is not None:
+                await signals.done(last)
+                self._taken = {signal: task for signal, task in self._taken.items() if signal.offset > last.offset}
+            await self.clock.sleep(POLL_SECONDS)
+
+    async def close(self) -> None:
+        """Wait for no more answers."""
+        for task in self._taken.values():
+            task.cancel()
+        await asyncio.gather(*self._taken.values(), return_exceptions=True)
 
     async def _take(self, signal: Signal) -> None:
         if signal.value is None:
@@ -184,14 +190,17 @@ async def read_signals(
     )
     name = "" if shard is None else f"{shard.index}"
     backoff = Backoff(RETRY_SECONDS, MAX_RETRY_SECONDS)
-    while True:
-        try:
-            async with connector(config).signals(name) as signals:
-                logger.info("signals are taken from the topic %s", signals.topic)
-                backoff = backoff.reset()
-                await clock.wait(searched, SEARCH_SECONDS)
-                await reader.read(signals)
-        except CdfdError as error:
-            logger.warning("cannot read signals: %s; retrying in %g s, deliveries continue", error, backoff.delay)
-        await clock.sleep(backoff.delay)
-        backoff = backoff.longer()
+    try:
+        while True:
+            try:
+                async with connector(config).signals(name) as signals:
+                    logger.info("signals are taken from the topic %s", signals.topic)
+                    backoff = backoff.reset()
+                    await clock.wait(searched, SEARCH_SECONDS)
+                    await reader.read(signals)
+            except CdfdError as error:
+                logger.warning("cannot read signals: %s; retrying in %g s, deliveries continue", error, backoff.delay)
+            await clock.sleep(backoff.delay)
+            backoff = backoff.longer()
+    finally:
+        await reader.close()

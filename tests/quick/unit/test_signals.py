@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cdfd.daemon.controls.controller import Controller, Publisher
 from cdfd.daemon.controls import signals
+from cdfd.daemon.controls.controller import Controller, Publisher
 from cdfd.daemon.controls.signals import SEARCH_SECONDS, SignalReader, parse_signal, read_signals
 from cdfd.deliver.mailbox import Mailbox
 from cdfd.deliver.requests import ACTIONS, Refused, Request, answer
@@ -125,6 +125,45 @@ def test_a_record_is_done_after_all_before_it() -> None:
         assert sorted(each["type"] for each in controller.recent) == ["PAUSED", "PAUSED", "REFUSED"]
         reading.cancel()
         await asyncio.gather(reading, return_exceptions=True)
+
+    asyncio.run(asyncio.wait_for(scenario(), 30))
+
+
+def test_a_topic_that_is_opened_again_repeats_no_request() -> None:
+    """One record is answered, but not stored as done, and one waits for its table."""
+
+    class Away(Log):
+        async def done(self, last: Signal) -> None:
+            raise SinkError("away", retriable=True)
+
+    async def scenario() -> None:
+        clock = ManualClock()
+        controller = Controller("shop", ["slow", "quick"], clock)
+        values = [{"type": "pause", "data": {"data-collections": [name]}} for name in ("quick", "slow")]
+        reader = SignalReader(controller, ACTIONS, clock)
+        reading = asyncio.create_task(reader.read(Away(values)))
+        await clock.wait_for_sleepers()
+        while controller.tables["quick"].first is None:
+            await asyncio.sleep(0)
+        settle(controller.tables["quick"])
+        await asyncio.sleep(0.01)
+        clock.advance(1)
+        with pytest.raises(SinkError, match="away"):
+            await reading
+        log = Log(values)
+        reading = asyncio.create_task(reader.read(log))
+        await clock.wait_for_sleepers()
+        assert log.finished == [0]
+        settle(controller.tables["slow"])
+        await asyncio.sleep(0.01)
+        clock.advance(1)
+        await asyncio.sleep(0.01)
+        await clock.wait_for_sleepers()
+        assert log.finished == [0, 1]
+        assert [each["type"] for each in controller.recent] == ["PAUSED", "PAUSED"]
+        reading.cancel()
+        await asyncio.gather(reading, return_exceptions=True)
+        await reader.close()
 
     asyncio.run(asyncio.wait_for(scenario(), 30))
 
