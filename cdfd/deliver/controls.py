@@ -13,7 +13,7 @@ from cdfd.deliver.mailbox import Mailbox
 from cdfd.deliver.monitor import Monitor, ResnapshotProgress
 from cdfd.deliver.recorder import Recorder
 from cdfd.deliver.requests import Notification, Refused, Request, answer, refusal
-from cdfd.errors import CdfdError, FencedError, LogError, NotFoundError, SinkError, UnsupportedError
+from cdfd.errors import CdfdError, FencedError, LogError, NotFoundError, StorageError, UnsupportedError
 from cdfd.log.table import Table, position_after
 from cdfd.model.control import Pause
 from cdfd.model.position import Position
@@ -162,9 +162,9 @@ class Controls:
         if request.where:
             try:
                 check_filter(parse_filter(request.where), (await self.table.log.header()).schema)
-            except (LogError, SinkError):
-                raise
             except CdfdError as error:
+                if error.retriable or isinstance(error, LogError | StorageError):
+                    raise
                 raise Refused("malformed", str(error)) from None
         if snapshot is None:
             try:

@@ -18,6 +18,7 @@ from cdfd.deliver.mailbox import Mailbox
 from cdfd.deliver.monitor import Monitor
 from cdfd.deliver.requests import Notification, Request
 from cdfd.demo.writer import TableWriter
+from cdfd.errors import StorageError
 from cdfd.log.stream import version_batches
 from cdfd.model.control import EMPTY, Control
 from cdfd.model.position import ORDINAL_SPAN
@@ -260,6 +261,29 @@ def test_a_condition_that_does_not_fit_the_table_is_refused(place: Place, where:
         await finished(lake, place, operator)
         assert operator.answers[0].result().refusal == "malformed"
         assert again(place) == []
+
+    run(scenario())
+
+
+def test_a_request_waits_for_a_store_that_is_busy(place: Place) -> None:
+    async def scenario() -> None:
+        clock = manual_clock()
+        lake = Lake(clock)
+        await table(lake, 2, clock)
+        await delivered(lake, place, 1)
+
+        def busy(method: str, path: str) -> None:
+            raise StorageError("busy", retriable=True)
+
+        lake.before = busy
+        operator = Operator(request("snapshot", where="id = 1"))
+        operator.last = 1
+        with pytest.raises(StorageError, match="busy"):
+            await finished(lake, place, operator)
+        assert not operator.answers[0].done()
+        lake.before = lambda method, path: None
+        await finished(lake, place, operator)
+        assert operator.answers[0].result().type == "STARTED"
 
     run(scenario())
 
