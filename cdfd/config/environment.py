@@ -150,7 +150,7 @@ class _Resolver:
 def add_aws(resolved: Resolved, environ: Mapping[str, str]) -> None:
     """Fill missing settings of `storage.s3` from the usual `AWS_*` variables.
 
-    Key, secret and token belong together: the variables are used only if the document has none of the three.
+    Key, secret and token belong together: the variables are used only if the document has none of the three, and no profile.
     """
     if not isinstance(resolved.data, dict):
         return
@@ -159,7 +159,7 @@ def add_aws(resolved: Resolved, environ: Mapping[str, str]) -> None:
     if s3 is None:
         return
     variables = {key: name for key, names in _AWS.items() for name in names[::-1] if environ.get(name)}
-    has_credentials = any(s3.get(key) is not None for key in _AWS_CREDENTIALS)
+    has_credentials = any(s3.get(key) is not None for key in (*_AWS_CREDENTIALS, "profile"))
     paired = "access_key_id" in variables and "secret_access_key" in variables
     for key, name in variables.items():
         if key in _AWS_CREDENTIALS and (has_credentials or not paired):

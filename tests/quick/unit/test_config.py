@@ -407,6 +407,13 @@ def test_aws_variables_fill_in_what_is_not_given() -> None:
     assert (s3.access_key_id, s3.secret_access_key, s3.session_token) == (Secret("id"), Secret("hunter2"), Secret("t"))
     own = parse(MINIMAL + "storage: {s3: {region: x, access_key_id: a, secret_access_key: b}}", environ).storage.s3
     assert (own.region, own.access_key_id, own.session_token) == ("x", Secret("a"), None)
+    profile = parse(MINIMAL + "storage: {s3: {profile: lake}}", environ).storage.s3
+    assert (profile.profile, profile.region, profile.access_key_id, profile.secret_access_key) == (
+        "lake",
+        "r",
+        None,
+        None,
+    )
     assert parse(MINIMAL, {"AWS_ACCESS_KEY_ID": "id"}).storage.s3.access_key_id is None
     assert problems(MINIMAL, {"AWS_ENDPOINT_URL": "ftp://x"}) == (
         'storage.s3.endpoint_url: expected an address such as https://host:port, found "${AWS_ENDPOINT_URL}"',
