@@ -96,10 +96,7 @@ class LineageMonitor(Monitor):
 
     def started(self, position: Position) -> None:
         """A run starts. A loop that starts over within its life continues the run."""
-        if self._run is None:
-            self._run = str(uuid4())
-            self._rows = self._bytes = 0
-            self._emit("START")
+        self._begin()
 
     def oldest_pending(self, version: Version) -> None:
         """A delivery begins: of another schema, perhaps."""
@@ -117,9 +114,7 @@ class LineageMonitor(Monitor):
 
     def failed(self, error: CdfdError, retry_in: float | None) -> None:
         """The run ends with an error. One that could not even start has both events."""
-        if self._run is None:
-            self._run = str(uuid4())
-            self._emit("START")
+        self._begin()
         message = shorten(error.what)
         facet = _facet("ErrorMessageRunFacet", "1-0-1", message=message, programmingLanguage="python")
         self.end("FAIL", errorMessage=facet)
@@ -138,6 +133,13 @@ class LineageMonitor(Monitor):
         if self._run is not None:
             self._emit(event, **facets)
         self._run = None
+
+    def _begin(self) -> None:
+        """Start a run, unless one is under way."""
+        if self._run is None:
+            self._run = str(uuid4())
+            self._rows = self._bytes = 0
+            self._emit("START")
 
     def _note_schema(self, version: Version) -> None:
         schema = version.plan.schema
