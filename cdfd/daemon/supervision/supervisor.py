@@ -140,6 +140,7 @@ class Supervisor:
             await asyncio.wait((table.task,))
             self._leaving.discard(table.task)
             self._changed.set()
+        table.monitor.stopped()  # a loop that was aborted has not reported it
 
     async def run(self) -> None:
         """Run all loops. Returns once `stop` is set and all loops have stopped.

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 from cdfd.daemon.http.status import Status
+from cdfd.daemon.supervision import supervisor
 from cdfd.daemon.supervision.supervisor import (
     FENCED_RETRY_SECONDS,
     MAX_RETRY_SECONDS,
@@ -353,6 +354,18 @@ async def test_a_table_can_be_added_and_removed_while_the_others_continue() -> N
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
     assert daemon.open == 0
+
+
+async def test_a_table_whose_delivery_does_not_end_is_reported_as_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervisor, "STOP_SECONDS", 0.01)
+    daemon = Daemon(stays=[forever], leaves=[forever])
+    task = asyncio.create_task(daemon.supervisor.run())
+    await until(lambda: daemon.open == 2)
+    await daemon.supervisor.remove("leaves")
+    assert [told.has_stopped for told in daemon.told.values()] == [False, True]
+    assert daemon.open == 1
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
 
 
 async def test_a_removed_table_is_forgotten_with_its_pause_and_its_error() -> None:
