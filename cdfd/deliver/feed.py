@@ -267,6 +267,7 @@ class Feed:
             if there is not None:
                 await self._check_configuration(there)
         again = await self._resnapshotter(position, stream)
+        self.tailer.idle.clear()  # it may have been idle at another position, or before a pause
         versions = stream.versions(self.tailer, position.version)
         async with contextlib.aclosing(version_batches(versions)) as ready:
             while (burst := await self._next(ready, position, again)) is not None:

@@ -21,8 +21,9 @@ from cdfd.demo.writer import TableWriter
 from cdfd.errors import StorageError
 from cdfd.log.stream import version_batches
 from cdfd.model.control import EMPTY, Control
-from cdfd.model.position import ORDINAL_SPAN
+from cdfd.model.position import ORDINAL_SPAN, Position
 from cdfd.plan import resnapshot
+from cdfd.storage.base import Stat
 from tests.support.feeding import Crash, DeltaPlace, FilesPlace, MemoryPlace, Place, feed
 from tests.support.histories import OPERATIONS, restore, write_more
 from tests.support.lake import SCHEMA, Lake, manual_clock, rows, run, table
@@ -501,6 +502,47 @@ def test_a_paused_table_shows_its_incremental_snapshot_and_where_it_moved(place:
         assert document["state"] == "paused"
 
     run(scenario())
+
+
+def test_a_resumed_table_is_at_the_tip_once_its_backlog_is_delivered(place: Place) -> None:
+    class Tips(Monitor):
+        def __init__(self) -> None:
+            self.following = 0
+            self.tips: list[int] = []
+
+        def committed(self, following: Position, *_: Any) -> None:
+            self.following = following.version
+
+        def at_tip(self, listed: int = -1) -> None:
+            self.tips.append(self.following)
+
+    class SlowLake(Lake):
+        async def fetch(self, path: str, length: int) -> tuple[bytes, Stat]:
+            await asyncio.sleep(0.01)
+            return await super().fetch(path, length)
+
+    async def until_tip(monitor: Tips, following: int) -> None:
+        while monitor.tips[-1:] != [following]:
+            await asyncio.sleep(0.001)
+
+    async def scenario() -> None:
+        clock, monitor, mailbox, stop = manual_clock(), Tips(), Mailbox(), asyncio.Event()
+        lake = SlowLake(clock)
+        writer = await table(lake, 3, clock)
+        task = asyncio.create_task(
+            feed(lake, place, clock, stop=stop, mailbox=mailbox, monitor=monitor, start="earliest")
+        )
+        await until_tip(monitor, 3)
+        await mailbox.put(request("pause"))
+        for _ in range(3):
+            await writer.insert(rows(7))
+        await mailbox.put(request("resume", "b"))
+        await until_tip(monitor, 6)
+        assert monitor.tips == [3, 6]
+        stop.set()
+        await task
+
+    run(asyncio.wait_for(scenario(), 60))
 
 
 def test_a_move_forward_and_its_bounds(place: Place) -> None:
