@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -11,6 +12,7 @@ from cdfd.model.plan import ChangePlan, LiveScans
 HOUR_MS = 3_600_000
 MOST_FILES = 100_000
 """Added files of a table whose row counts are remembered."""
+_COUNT = re.compile("[0-9]{1,19}")
 _INSERTED = ("numtargetrowsinserted",)
 _UPDATED = ("numtargetrowsupdated", "numupdatedrows")
 _DELETED = ("numtargetrowsdeleted", "numdeletedrows")
@@ -107,7 +109,7 @@ def changed_rows(metrics: Mapping[str, str]) -> float | None:
     """Change rows by the metrics of a commit, where an update is two; None if they do not say. Writers spell the names differently."""
     counts = {name.replace("_", "").lower(): value for name, value in metrics.items()}
     parts = [
-        next((float(counts[name]) for name in names if str(counts.get(name, "")).isdigit()), None)
+        next((float(counts[name]) for name in names if _COUNT.fullmatch(str(counts.get(name, "")))), None)
         for names in (_INSERTED, _UPDATED, _DELETED)
     ]
     if all(part is None for part in parts):

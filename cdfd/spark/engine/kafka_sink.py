@@ -250,7 +250,7 @@ class _Part:
     def _check(self, progress: Progress | None, version: int) -> None:
         """Refuse a batch that is older than the last delivered one, or has other partitions."""
         query, _, batch = str({} if progress is None else progress.job.get("id", "")).rpartition("/")
-        if progress is None or query != self.query or not batch.isdigit():
+        if progress is None or query != self.query or not batch.isdecimal():
             return
         if int(batch) > self.batch:
             raise SinkError(

@@ -81,8 +81,9 @@ class TestRows:
         work = version_work(planned(refinement=refinement), {"numUpdatedRows": "4"}, RowCounts(1.0))
         assert (work.size, work.files, work.rows, work.refined) == (1200, 2, 8, 1200)
 
-    def test_metrics_that_say_nothing_of_rows_do_not_say_none(self) -> None:
-        assert changed_rows({"numFiles": "1", "numDeletedRows": "all"}) is None
+    @pytest.mark.parametrize("count", ["all", "\u00b2", "-1", "9" * 400])
+    def test_metrics_that_say_nothing_of_rows_do_not_say_none(self, count: str) -> None:
+        assert changed_rows({"numFiles": "1", "numDeletedRows": count}) is None
 
 
 def table(*versions: VersionWork, hours: float = 10.0, remote: bool = False, live: int = 0) -> TableWork:
