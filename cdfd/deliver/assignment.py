@@ -101,9 +101,11 @@ class Assignment:
             return [await self._deliver(number, part, workers)]
         delivered, ordinal = list[Delivered](), part.ordinal or 0
         pieces = await asyncio.to_thread(self._file_splits, part)
+        # Rows of a snapshot are inserts: without them, nothing is delivered, and counts do not say how many rows there are.
+        counted = "insert" not in self._table.exclude_change_types
         for number, piece in pieces:
             # The last one ends where the next range begins, or is refused.
-            following = part.following if number == pieces[-1][0] else None
+            following = part.following if counted and number == pieces[-1][0] else None
             delivery = await self._deliver(number, replace(piece, ordinal=ordinal, following=following), workers)
             ordinal += sum(delivery.counts.values())
             delivered.append(delivery)

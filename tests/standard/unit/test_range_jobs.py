@@ -231,6 +231,14 @@ async def test_files_in_pieces(path: str, store: Store) -> None:
     assert store.sent > 50
 
 
+async def test_excluded_inserts_leave_no_rows(path: str, store: Store) -> None:
+    load = Load(path, store, more={"exclude_change_types": ["insert"]})
+    await load.run(part_bytes=100)
+    assert store.rows == []
+    assert load.sink.finished == {}
+    assert store.sent > 50
+
+
 async def begun(load: Load, **options: Any) -> Job:
     with pytest.raises(Died):
         await load.run(engine=Nothing(), **options)
