@@ -167,3 +167,20 @@ def test_a_daemon_that_wants_a_token_for_everything(tmp_path: Path) -> None:
             assert await tab.evaluate("document.getElementById('login').hidden")
 
     within(test())
+
+
+def test_a_wrong_token_of_controls_leaves_the_token_for_reading(tmp_path: Path) -> None:
+    async def test() -> None:
+        http = {"listen": "127.0.0.1:0", "authentication": {"token": "read-only-token-1"}}
+        table = Table(tmp_path, http=http, controls={"token": TOKEN})
+        await table.create()
+        async with table.open_tab("#table=orders") as tab:
+            await tab.until("!document.getElementById('login').hidden")
+            await tab.write("#token", "read-only-token-1")
+            await tab.click("#enter")
+            await enter_token(tab, "not-that-of-the-daemon")
+            await tab.until(f"JSON.stringify({VISIBLE}) === '[\"use\"]'")
+            assert await tab.evaluate("document.getElementById('login').hidden")
+            await tab.until(f"{STATE} === 'at the tip'")
+
+    within(test())
