@@ -6,10 +6,11 @@ import asyncio
 import logging
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, closing, contextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from types import MappingProxyType
+from weakref import WeakSet
 
 from cdfd.config import settings
 from cdfd.config.settings import Settings
@@ -286,12 +287,14 @@ async def ledgers(config: Settings, clock: Clock | None = None) -> AsyncIterator
     """
     time = clock or SystemClock()
     place = config.progress.ledger
-    async with AsyncExitStack() as stack:
+    # Each start of a table's loop opens its ledger again. Nothing but the loop keeps it.
+    in_use = WeakSet[Ledger]()
 
-        def keep(ledger: Ledger) -> Ledger:
-            stack.push_async_callback(ledger.close)
-            return ledger
+    def keep(ledger: Ledger) -> Ledger:
+        in_use.add(ledger)
+        return ledger
 
+    try:
         if place.kind == "source":
             yield lambda table: keep(SourceLedger(open_table(config, table).log.storage, time))
             return
@@ -301,3 +304,6 @@ async def ledgers(config: Settings, clock: Clock | None = None) -> AsyncIterator
             else NoLedger()
         )
         yield lambda table: shared
+    finally:
+        for ledger in tuple(in_use):
+            await ledger.close()

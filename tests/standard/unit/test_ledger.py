@@ -2,12 +2,14 @@
 
 import asyncio
 import errno
+import gc
 import json
 import logging
 import os
 import shutil
 import subprocess
 import sys
+import weakref
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -17,6 +19,8 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from cdfd.cli.commands.inspect import report
+from cdfd.config.parser import parse as parse_settings
+from cdfd.daemon.assembly import ledgers
 from cdfd.delta import last_checkpoint, paths
 from cdfd.delta.commit import parse, serialize
 from cdfd.errors import (
@@ -39,7 +43,7 @@ from cdfd.storage.base import Storage
 from cdfd.storage.local import LocalStorage
 from tests.support import ledger_writer
 from tests.support.faulty_storage import AtStep, Died, FaultyStorage, nothing, since
-from tests.support.lake import BEGINNING, Lake, entry_path, manual_clock, run
+from tests.support.lake import BEGINNING, Lake, entry_path, manual_clock, run, table
 from tests.support.manual_time import ManualClock
 from tests.support.memory_storage import MemoryStorage
 from tests.support.sampling import stride
@@ -901,3 +905,18 @@ async def test_system_time_is_what_is_recorded(clock: ManualClock) -> None:
     await ledger.record(ORDERS, 2, "T")
     actual = await TableLedger(storage, SystemClock()).position(ORDERS)
     assert actual == LedgerEntry(ORDERS, 2, "T", BEGINNING + 5000)
+
+
+async def test_a_source_ledger_lives_as_long_as_its_loop(tmp_path: Path) -> None:
+    await table(local(tmp_path / "orders"), 2, manual_clock())
+    text = f"tables: [{{uri: {tmp_path}/orders}}]\nsink: {{kind: files, path: out}}\nprogress: {{ledger: source}}\n"
+    config = parse_settings(f"pipeline: shop\n{text}")
+    async with ledgers(config, manual_clock()) as ledger_of:
+        ledger = ledger_of(config.listed[0])
+        await ledger.record(ORDERS, 1, "T")
+        ended = weakref.ref(ledger)
+        ledger = ledger_of(config.listed[0])
+        gc.collect()
+        assert ended() is None
+    with pytest.raises(StorageError, match="closed"):
+        await ledger.record(ORDERS, 1, "T")
