@@ -22,7 +22,7 @@ from cdfd.config.fields import Section
 from cdfd.config.settings import Settings, SinkSettings
 from cdfd.config.table import Table, parse_column
 from cdfd.config.validation_errors import file_settings
-from cdfd.config.values import Listen, Start
+from cdfd.config.values import Listen
 from cdfd.runtime.registry import SINKS, Registry
 
 REFERENCE: Final = r"\$\{"
@@ -50,7 +50,7 @@ _PARSED: Final[Mapping[Any, JsonSchemaValue]] = {
     values.servers: _SEVERAL,
     values.addresses: _SEVERAL,
     Listen.parse: _matching(r"\S+:[0-9]{1,5}"),
-    Start.parse: {
+    values.start: {
         "anyOf": [
             _TEXT,
             {"type": "object", "properties": {"after": _TEXT}, "required": ["after"], "additionalProperties": False},

@@ -18,7 +18,7 @@ from pydantic import (
 from cdfd.config import values
 from cdfd.config.fields import AS_TEXT, Count, Flag, Name, SecretText, Section, Size, TableUri, Text, Uri
 from cdfd.config.problems import Conflicts, Path, refuse
-from cdfd.config.values import Secret, Start
+from cdfd.config.values import Secret
 from cdfd.errors import ConfigError
 from cdfd.plan.shape.chosen import Chosen
 from cdfd.plan.shape.parser import parse_filter
@@ -143,7 +143,7 @@ class TableNames(Section):
 class TableOptions(Section):
     """The options of a table, which an entry with `discover` gives to all tables that it finds."""
 
-    start: Annotated[Start, PlainValidator(Start.parse), AS_TEXT] = Start("snapshot")
+    start: Annotated[str, PlainValidator(values.start)] = "snapshot"
     """Where delivery begins if there is no position yet. `{after: 41}` begins with the version, or the time, after the one named.
     If `discover` finds a table while the daemon runs, `latest` leaves out the rows from before that.
     """

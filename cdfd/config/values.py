@@ -6,7 +6,6 @@ form. The error never has the found value, which may be a secret; the caller dec
 
 from __future__ import annotations
 
-import datetime
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,8 +14,7 @@ from urllib.parse import unquote
 
 from cdfd.config.mounted import MountedText
 from cdfd.errors import ConfigError
-from cdfd.log.bounds import After, parse_bound
-from cdfd.runtime.times import iso
+from cdfd.log.bounds import parse_bound
 from cdfd.storage import credentials
 from cdfd.storage.queues.address import QueueAddress
 
@@ -35,7 +33,6 @@ _UNIT_BYTES = {
 }
 _SCHEMES = frozenset({"file", "s3", "s3a", "gs", "gcs", "abfs", "abfss", "az"})
 _CATALOGS = frozenset({"uc", "glue"})
-_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _SERVER = r"(?P<host>\[[0-9A-Fa-f:.]+\]|[^\s:,/@\[\]]+):(?P<port>[0-9]{1,5})"
 
 
@@ -105,64 +102,6 @@ def long_secret(secret: Secret) -> Secret:
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
-    """The start of a table without a position.
-
-    Attributes:
-        kind: `snapshot`: the existing rows, then changes. `earliest`, `latest`: changes from the oldest version in the log, or from the next
-            version on. `version`, `timestamp`, `ago`: changes from a version or time on.
-        version: for `version`; negative numbers count from the newest version, which is -1.
-        timestamp_ms: for `timestamp`, milliseconds since the Unix epoch.
-        seconds_ago: for `ago`, relative to the start of the table.
-        exclusive: changes after that version or time, without it.
-    """
-
-    kind: Literal["snapshot", "earliest", "latest", "version", "timestamp", "ago"]
-    version: int | None = None
-    timestamp_ms: int | None = None
-    seconds_ago: int | None = None
-    exclusive: bool = False
-
-    @classmethod
-    def parse(cls, value: object) -> Start:
-        """`snapshot`, a value of `cdfd tail --from`, or a mapping of `after` to a version or a time."""
-        if isinstance(value, Start):
-            return value
-        if value == "snapshot":
-            return cls("snapshot")
-        try:
-            bound = parse_bound(value if isinstance(value, str | Mapping) else "")
-        except ConfigError:
-            raise ValueError(
-                "expected snapshot, earliest, latest, a version such as 12 or -1, "
-                "a time such as 2026-01-01T00:00:00Z or 1 hour ago, or after: and a version or a time"
-            ) from None
-        exclusive = isinstance(bound, After)
-        match bound.bound if isinstance(bound, After) else bound:
-            case int(version):
-                return cls("version", version=version, exclusive=exclusive)
-            case datetime.datetime() as moment:
-                milliseconds = (moment - _EPOCH) // datetime.timedelta(milliseconds=1)
-                return cls("timestamp", timestamp_ms=milliseconds, exclusive=exclusive)
-            case datetime.timedelta() as duration:
-                return cls("ago", seconds_ago=duration // datetime.timedelta(seconds=1), exclusive=exclusive)
-            case _:
-                return cls("earliest" if bound == "earliest" else "latest")
-
-    def __str__(self) -> str:
-        return f"after {self._bound()}" if self.exclusive else self._bound()
-
-    def _bound(self) -> str:
-        if self.version is not None:
-            return str(self.version)
-        if self.timestamp_ms is not None:
-            return iso(self.timestamp_ms)
-        if self.seconds_ago is not None:
-            return f"{self.seconds_ago} seconds ago"
-        return self.kind
-
-
-@dataclass(frozen=True, slots=True)
 class Ledger:
     """The ledger: our own Delta table at `uri`, the `source` table itself, or `none`."""
 
@@ -209,6 +148,21 @@ class Listen:
 def read_now(value: object) -> object:
     """The text of a mounted file, for a setting that does not follow the file's changes. Other values are unchanged."""
     return value.read() if isinstance(value, MountedText) else value
+
+
+def start(value: object) -> str:
+    """`snapshot`, a value of `cdfd tail --from`, or a mapping of `after` to a version or a time; as text."""
+    text = f"after {value.get('after')}" if isinstance(value, Mapping) else value
+    if text == "snapshot":
+        return "snapshot"
+    try:
+        bound = parse_bound(value if isinstance(value, str | Mapping) else "")
+    except ConfigError:
+        raise ValueError(
+            "expected snapshot, earliest, latest, a version such as 12 or -1, "
+            "a time such as 2026-01-01T00:00:00Z or 1 hour ago, or after: and a version or a time"
+        ) from None
+    return bound if isinstance(bound, str) else str(text)
 
 
 def seconds(value: object) -> float:

@@ -265,7 +265,7 @@ def limits(config: Settings, table: settings.Table) -> Limits:
 def policies(config: Settings, table: settings.Table, *, recover_from_ledger: bool = False) -> Policies:
     """The configured behaviour of a table."""
     return Policies(
-        str(table.start),
+        table.start,
         table.rows,
         table.on_missing_file,
         table.on_schema_change,

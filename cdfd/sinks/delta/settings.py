@@ -60,7 +60,7 @@ class DeltaSettings(SinkSettings):
             return ()
         refused = (
             ("key", not table.key, "required: name the columns that identify a row"),
-            ("start", str(table.start) not in _WHOLE_STARTS, f"expected one of {', '.join(_WHOLE_STARTS)}"),
+            ("start", table.start not in _WHOLE_STARTS, f"expected one of {', '.join(_WHOLE_STARTS)}"),
             ("exclude_change_types", bool(table.exclude_change_types), "leave it out"),
             ("on_missing_file", table.on_missing_file == "skip", "expected one of fail, snapshot"),
         )

@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 from pyspark.sql import SparkSession
@@ -13,6 +14,7 @@ import cdfd.spark
 from cdfd import errors
 from cdfd.config.settings import Settings, Table
 from cdfd.errors import CdfdError, ConfigError, SchemaChangedError, SinkError, StorageError
+from cdfd.log.bounds import After, parse_bound
 from cdfd.model.position import Position
 from cdfd.spark.engine.sessions import FAILURES, first_line
 from cdfd.spark.session import active_session
@@ -85,15 +87,21 @@ def source_options(config: Settings, table: Table) -> dict[str, str]:
         "packed": "true",
         "maxLogLine": str(table.max_log_line),
     }
-    if table.start.timestamp_ms is not None:
-        options["startingTimestamp"] = str(table.start)
-    else:
-        options["startingVersion"] = str(table.start)
+    options |= _start(table.start)
     if table.allowed_roots:
         options["allowedRoots"] = ",".join(table.allowed_roots)
     if table.path_prefixes:
         options["pathPrefixes"] = ",".join(f"{prefix}={place}" for prefix, place in table.path_prefixes.items())
     return options | {f"{STORAGE}{name}": option_text(value) for name, value in config.options(table.uri).items()}
+
+
+def _start(start: str) -> dict[str, str]:
+    """The option for `start`. A time gets its zone, which the source asks for."""
+    bound = start if start == "snapshot" else parse_bound(start)
+    after, inner = ("after ", bound.bound) if isinstance(bound, After) else ("", bound)
+    if isinstance(inner, datetime):
+        return {"startingTimestamp": f"{after}{inner.isoformat()}"}
+    return {"startingTimestamp" if isinstance(inner, timedelta) else "startingVersion": start}
 
 
 def last_batch(query: StreamingQuery, table: Table) -> Batch | None:

@@ -5,6 +5,7 @@ import os
 import pickle
 import sys
 from dataclasses import asdict, replace
+from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,6 +17,7 @@ from cdfd.deliver.assignment import Assignment
 from cdfd.delta.types.schema import TableSchema
 from cdfd.delta.types.schema_string import parse
 from cdfd.errors import ConfigError, MissingFileError, SinkError, StorageError
+from cdfd.log.bounds import After
 from cdfd.model.file_scan import FileScan
 from cdfd.model.plan import ChangePlan
 from cdfd.model.position import Position
@@ -24,6 +26,7 @@ from cdfd.scan.splits import Split, digest, plan_splits, stages
 from cdfd.sinks.jobs import Job
 from cdfd.sinks.kafka.progress.records import Progress, progress_of, value_of
 from cdfd.sinks.kafka.transactions.sink import job_of
+from cdfd.spark.source.options import SourceOptions
 
 SCHEMA = TableSchema(parse(json.dumps({"type": "struct", "fields": []})), ())
 JOB = Job("a" * 32, 7, "stream", 12, 1 << 27, "0123456789abcdef", 99)
@@ -106,6 +109,30 @@ class TestAssignment:
         assert made.version.plan.scans == ()
         assert "hunter" not in repr(made)
         assert "hunter" not in json.dumps(settings().public())
+
+
+@pytest.mark.parametrize(
+    ("start", "expected"),
+    [
+        ("snapshot", "snapshot"),
+        ("latest", "latest"),
+        ("12", 12),
+        ("after 41", After(41)),
+        ("1 hour ago", timedelta(hours=1)),
+        ("after 1 hour ago", After(timedelta(hours=1))),
+        ("2026-01-01", datetime(2026, 1, 1, tzinfo=UTC)),
+        ("1767225600000", datetime(2026, 1, 1, tzinfo=UTC)),
+        ("after 2026-01-01T00:00:00Z", After(datetime(2026, 1, 1, tzinfo=UTC))),
+    ],
+)
+def test_a_query_starts_as_configured(start: str, expected: object, caplog: pytest.LogCaptureFixture) -> None:
+    queries = pytest.importorskip("cdfd.spark.engine.queries")
+    tables = [{"uri": "/orders", "start": start}]
+    sink = {"kind": "kafka", "bootstrap_servers": "k:9092"}
+    config = Settings.model_validate({"pipeline": "shop", "tables": tables, "sink": sink})
+    options = queries.source_options(config, config.listed[0])
+    assert SourceOptions.parse({"path": "/orders", **options}).start == expected
+    assert caplog.records == []
 
 
 @pytest.mark.parametrize(

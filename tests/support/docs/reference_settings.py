@@ -18,7 +18,7 @@ from cdfd.config.schema import descriptions, with_unit
 from cdfd.config.settings import Section, Settings, SinkSettings
 from cdfd.config.table import parse_column, parse_where
 from cdfd.config.validation_errors import file_settings
-from cdfd.config.values import Ledger, Listen, Secret, Start, UserName
+from cdfd.config.values import Ledger, Listen, Secret, UserName
 from cdfd.runtime.registry import SINKS
 
 _NAME = "letters, digits, `.`, `_`, `-`"
@@ -43,7 +43,7 @@ _PARSED: dict[Any, tuple[str, str]] = {
     values.topic_prefix: ("name", f"{_NAME}; at most 200"),
     Secret.parse: ("secret", ""),
     UserName.parse: ("text", ""),
-    Start.parse: ("text", "`snapshot`, `earliest`, `latest`, a version, a time"),
+    values.start: ("text", "`snapshot`, `earliest`, `latest`, a version, a time"),
     Ledger.parse: ("path or URI", f"{_URI}, `source`, `none`"),
     Listen.parse: ("address", "`host:port`, `null`"),
     in_folder: ("path", "a local file"),
