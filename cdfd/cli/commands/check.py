@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from cdfd.cli.commands.columns import align_columns
 from cdfd.cli.commands.dry_run import DryRun, dry_run
 from cdfd.config import settings
 from cdfd.config.parser import load
@@ -193,13 +194,3 @@ def _ledger_warnings(config: Settings, table: settings.Table, ledger: Ledger, re
         if delivered_version(report.following) is not None:  # the daemon records this before its first delivery
             raise error
     return [] if error is None else [str(error)]
-
-
-def align_columns(rows: Sequence[Sequence[str]]) -> str:
-    """Rows of cells as aligned lines. Cells are escaped, because they may contain text from a table or a broker."""
-    rows = [[one_line(cell) for cell in row] for row in rows]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]) - 1)]
-    lines = (
-        "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[-1]]) for row in rows
-    )
-    return "".join(f"{line.rstrip()}\n" for line in lines)

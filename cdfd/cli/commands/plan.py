@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from cdfd.cli.commands.check import align_columns
+from cdfd.cli.commands.columns import align_columns
 from cdfd.config.parser import load
 from cdfd.config.settings import Settings
 from cdfd.daemon.membership.discovery import discover_tables

@@ -5,7 +5,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from cdfd.cli.commands.check import align_columns
+from cdfd.cli.commands.columns import align_columns
 from cdfd.cli.commands.dry_run import DryRun, dry_run
 from cdfd.config import settings
 from cdfd.config.parser import load

@@ -16,6 +16,7 @@ import numpy as np
 import orjson
 import pyarrow as pa
 
+from cdfd.cli.commands.columns import align_columns
 from cdfd.encode.json import LineEncoder
 from cdfd.errors import ConfigError, UnsupportedError
 from cdfd.escaping import one_line
@@ -170,15 +171,8 @@ def stats(file: str, *, as_json: bool) -> str:
         ratio = f"{each['bytes'] / each['stored_bytes']:.2f}" if each["stored_bytes"] else "-"
         kind = f"{each['type']}{' array' if each['array'] else ''}"
         sizes = (str(each["blocks"]), str(each["bytes"]), str(each["stored_bytes"]))
-        table.append((one_line(each["name"]), kind, each["codec"], each["checksum"], *sizes, ratio))
-    widths = [max(len(row[place]) for row in table) for place in range(len(header))]
-    text = title
-    for row in table:
-        cells = enumerate(zip(row, widths, strict=True))
-        # Text to the left, and the four columns of numbers to the right.
-        aligned = (cell.rjust(width) if place >= 4 else cell.ljust(width) for place, (cell, width) in cells)
-        text += f"{'  '.join(aligned).rstrip()}\n"
-    return text
+        table.append((each["name"], kind, each["codec"], each["checksum"], *sizes, ratio))
+    return title + align_columns(table, numbers=header.index("blocks"))
 
 
 def _column(file: TrevniFile, number: int) -> dict[str, Any]:

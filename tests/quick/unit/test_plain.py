@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from cdfd import errors
 from cdfd.cli.commands import inspect as inspection
-from cdfd.cli.commands.check import align_columns
+from cdfd.cli.commands.columns import align_columns
 from cdfd.config.problems import ConfigProblems, Problem
 from cdfd.daemon.http.history import History
 from cdfd.daemon.http.overview import details, overview
