@@ -49,6 +49,7 @@ pub struct Batches {
 
 /// A request to read rows.
 pub struct Request<'a> {
+    /// Of files of one schema.
     pub groups: Arc<[Group]>,
     pub names: &'a [String],
     pub dictionaries: &'a [String],
@@ -89,7 +90,7 @@ impl Batches {
         if leaves.is_empty() {
             return Ok(empty);
         }
-        check_files(&groups, &leaves)?;
+        check_lists(&groups, &leaves)?;
         let fields = file.fields(dictionaries)?;
         let mut columns = Vec::new();
         let mut places = BTreeMap::new();
@@ -203,20 +204,12 @@ impl Batches {
     }
 }
 
-/// Files are read one after the other if their schemas are the same, and no row has several values: those of one file cannot count for another.
-fn check_files(groups: &[Group], leaves: &[usize]) -> Result<()> {
+/// Files are read one after the other if no row has several values: those of one file cannot count for another.
+fn check_lists(groups: &[Group], leaves: &[usize]) -> Result<()> {
     let first = &groups[0].0;
     let several = groups.iter().any(|(file, _)| !Arc::ptr_eq(file, first));
     if several && leaves.iter().any(|leaf| first.leaves[*leaf].is_repeated()) {
         return Err(damaged!("files with lists are not read together"));
-    }
-    let schema = first.metadata.file_metadata().schema_descr().root_schema();
-    for (file, _) in groups {
-        if !Arc::ptr_eq(file, first)
-            && file.metadata.file_metadata().schema_descr().root_schema() != schema
-        {
-            return Err(damaged!("files of different schemas are not read together"));
-        }
     }
     Ok(())
 }

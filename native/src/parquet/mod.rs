@@ -268,6 +268,17 @@ fn read(
     threads: usize,
     selection: Option<PyReadonlyArray1<'_, u64>>,
 ) -> PyResult<(Py<PyAny>, Failed)> {
+    // Callers choose the columns by the first file. It may have none of those that the others have, or no row groups.
+    let footers = files
+        .iter()
+        .map(|file| file.get().file.metadata.file_metadata());
+    let footers = footers.collect::<Vec<_>>();
+    if footers
+        .windows(2)
+        .any(|pair| pair[0].schema() != pair[1].schema())
+    {
+        return Err(damaged!("files of different schemas are not read together").into());
+    }
     let mut wanted = Vec::new();
     for (file, numbers) in files.iter().zip(groups) {
         let file = &file.get().file;

@@ -124,6 +124,24 @@ def test_files_that_differ_are_read_by_themselves(tmp_path: Path) -> None:
     assert len(rows) == 30 * (COUNT - 1) + 2
 
 
+@pytest.mark.parametrize("columns", [1, 2])
+@pytest.mark.parametrize("rows", [0, 2])
+def test_a_column_that_the_first_file_lacks_has_the_values_of_the_others(
+    tmp_path: Path, columns: int, rows: int
+) -> None:
+    """Such files are read by themselves, also if no column of the first one is read, or it has no row groups."""
+    sink, first = io.BytesIO(), pa.table({"n": pa.array(range(rows), pa.int64())})
+    with pq.ParquetWriter(sink, first.schema) as writer:
+        if rows:
+            writer.write_table(first)
+    scans = [scan(tmp_path, number, file(number) if number else sink.getvalue(), {}) for number in range(COUNT)]
+    schema = TableSchema(StructType((FIELDS[1], FIELDS[0])[:columns]))
+    plans = [ChangePlan(4, 1_000, schema, scans, "files")]
+    result, error = found_in(tmp_path, plans)
+    assert (result, error) == alone_in(tmp_path, plans)
+    assert [row["word"] for row in result[rows : rows + 2]] == ["wörd 0", "wörd 4"]
+
+
 def test_partition_values_that_python_has_not(tmp_path: Path, together: list[int]) -> None:
     days = ["+10000-01-01", "2026-01-01", None]
     scans = [
