@@ -221,8 +221,8 @@ class JoinedImages:
     def _codes_of(self, files: JoinedFiles) -> list[Codes]:
         """The codes of the change types of each file."""
         rows = files.together.rows
-        if sum(rows) > KEPT_CODES:
-            raise DataError("the files have too many rows to be read together")
+        if not all(rows) or sum(rows) > KEPT_CODES:
+            raise DataError("files without rows, or with too many, are not read together")
         starts = [0, *accumulate(rows)]
         codes = np.concatenate(list(self._read_types(files, starts)))
         if len(codes) != starts[-1]:
@@ -260,7 +260,7 @@ def _types(batch: pa.RecordBatch) -> pa.DictionaryArray:
 
 
 def _files_of(row: int, count: int, starts: Sequence[int]) -> Iterable[tuple[int, int, int]]:
-    """The files of rows: (number, first row, how many)."""
+    """The files of rows: (number, first row, how many). Each file has rows."""
     for number in range(max(0, int(np.searchsorted(starts, row, "right")) - 1), len(starts) - 1):
         start, end = max(row, starts[number]), min(row + count, starts[number + 1])
         if start >= end:

@@ -172,6 +172,22 @@ def test_a_value_that_is_no_change_type(tmp_path: Path, together: list[int]) -> 
     assert together
 
 
+@pytest.mark.parametrize("workers", [1, 3])
+@pytest.mark.parametrize("place", [0, 2, COUNT - 1])
+def test_a_file_without_rows_does_not_hide_those_of_others(
+    tmp_path: Path, together: list[int], workers: int, place: int
+) -> None:
+    files = [data_of(in_blocks(number)) for number in range(COUNT)]
+    sink = io.BytesIO()
+    pq.write_table(pq.read_table(io.BytesIO(files[place])).slice(0, 0), sink)
+    files[place] = sink.getvalue()
+    plan = plan_of(tmp_path, files)
+    rows, error = joined(tmp_path, plan, workers=workers)
+    assert (rows, error) == alone(tmp_path, plan, workers=workers)
+    assert len(rows) == 16 * (COUNT - 1)
+    assert together
+
+
 def test_early_spellings_stay(tmp_path: Path, together: list[int]) -> None:
     files = [data_of(in_turn(number)) for number in range(COUNT)]
     files[2] = data_of([(1, "update_pre"), (1, "update_post")])
