@@ -24,7 +24,8 @@ from cdfd.errors import LogError
 from cdfd.runtime.arrays import scalar_of
 
 _WHOLE = re.compile(r"[+-]?[0-9]{1,100}")
-_NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,9})?")
+# A digit matches in one way only: otherwise a text of a million digits and a letter would take days.
+_NUMBER = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]{1,9})?")
 _NOT_FINITE = re.compile(r"([+-]?)(nan|inf|infinity)", re.IGNORECASE)
 _ESCAPES = re.compile(r"(?:\\u00[0-9a-fA-F]{2})+")
 

@@ -190,6 +190,12 @@ def test_a_decimal_that_does_not_fit_is_an_error(text: str) -> None:
         parse(text, Decimal(10, 2))
 
 
+@pytest.mark.parametrize("kind", [Primitive("double"), Decimal(10, 2)], ids=str)
+def test_a_million_digits_before_a_letter_are_refused_in_linear_time(kind: DataType) -> None:
+    with pytest.raises(LogError, match="is not a value of type"):
+        parse("1" * 1_000_000 + "x", kind)
+
+
 def test_a_nested_type_has_no_partition_values() -> None:
     with pytest.raises(LogError):
         parse("[]", ArrayType(Primitive("long")))
