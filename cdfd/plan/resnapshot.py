@@ -5,7 +5,7 @@ Each file is read when the stream has reached a version at which the file is sti
 
 1. Files are published in the order of their numbers, between versions of the stream.
 2. Before a version is delivered that removes files, those of them that are not published yet are published first. A new deletion vector
-   removes a file, too.
+   removes a file, too. A remove that names another deletion vector removes it as well.
 3. Before a version is delivered that brings a published file back (RESTORE), all files up to it are published, so that the first
    number that is left is higher.
 
@@ -15,7 +15,7 @@ After a restart, the files that are not published are those from `next` on that 
 """
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -50,30 +50,30 @@ class NumberedFiles:
 
     def touched(self, commit: Commit) -> Touched:
         """The files that a commit touches. Costs the commit's actions."""
-        removed = {number for action in commit.removes if (number := self._number(action)) is not None}
-        added = {number for action in commit.adds if (number := self._number(action)) is not None}
-        # A file that is both removed and added stays: the writer replaced the entry, not the file.
-        return Touched(tuple(sorted(removed - added)), tuple(sorted(added - removed)))
+        removed, added = set(self._numbers(commit.removes)), set(self._numbers(commit.adds))
+        returned = {number for number, same in added if same}
+        # Some deployed writers remove a file with another deletion vector than it has, and mean the file. If it was removed before, nothing
+        # of it is left to publish. A file that is both removed and added stays: the writer replaced the entry, not the file.
+        gone = {number for number, _ in removed} - returned
+        return Touched(tuple(sorted(gone)), tuple(sorted(returned - {number for number, same in removed if same})))
 
     def live_in(self, files: PackedFiles[Add]) -> npt.NDArray[np.bool_]:
         """For each file, whether it is among the live files of another version, as it was."""
         live = np.zeros(len(self), np.bool_)
         same = pc.is_in(files.table.column("path"), value_set=self._paths)
-        for add in PackedFiles(Add, files.table.filter(same)):
-            number = self._number(add)
-            if number is not None:
-                live[number] = True
+        for number, same_vector in self._numbers(PackedFiles(Add, files.table.filter(same))):
+            live[number] |= same_vector
         return live
 
-    def _number(self, action: Add | Remove) -> int | None:
-        """The number of a file with the same path and deletion vector; None if there is none."""
-        # Files are numbered in the order of their paths as UTF-8.
-        encoded = action.path.encode("utf-8", "surrogatepass")
-        place = bisect_left(self._paths, encoded, key=lambda path: path.as_py().encode("utf-8", "surrogatepass"))
-        if place == len(self._paths) or self._paths[place].as_py() != action.path:
-            return None
-        vector = self.scans[place].without
-        return place if action.key == (action.path, None if vector is None else vector.unique_id) else None
+    def _numbers(self, actions: Iterable[Add | Remove]) -> Iterator[tuple[int, bool]]:
+        """The numbers of the files with the paths of actions, and whether the deletion vector is the same."""
+        for action in actions:
+            # Files are numbered in the order of their paths as UTF-8.
+            encoded = action.path.encode("utf-8", "surrogatepass")
+            place = bisect_left(self._paths, encoded, key=lambda path: path.as_py().encode("utf-8", "surrogatepass"))
+            if place < len(self._paths) and self._paths[place].as_py() == action.path:
+                vector = self.scans[place].without
+                yield place, action.key == (action.path, None if vector is None else vector.unique_id)
 
 
 class PendingFiles:

@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -17,12 +18,18 @@ from cdfd.deliver import feed as feeds
 from cdfd.deliver.mailbox import Mailbox
 from cdfd.deliver.monitor import Monitor
 from cdfd.deliver.requests import Notification, Request
+from cdfd.delta.actions import Add, DeletionVectorDescriptor, Remove
+from cdfd.delta.commit import Commit
+from cdfd.delta.files import PackedFiles, pack
 from cdfd.demo.writer import TableWriter
 from cdfd.errors import StorageError
 from cdfd.log.stream import version_batches
 from cdfd.model.control import EMPTY, Control
+from cdfd.model.plan import LiveScans
 from cdfd.model.position import ORDINAL_SPAN, Position
+from cdfd.model.version import Touched
 from cdfd.plan import resnapshot
+from cdfd.plan.resnapshot import NumberedFiles
 from cdfd.storage.base import Stat
 from tests.support.feeding import Crash, DeltaPlace, FilesPlace, MemoryPlace, Place, feed
 from tests.support.histories import OPERATIONS, restore, write_more
@@ -196,6 +203,59 @@ def test_rows_that_a_rewrite_moves_are_published_before_it(place: Place) -> None
         check_consumer(place, writer)
 
     run(scenario())
+
+
+def test_files_that_are_removed_with_another_deletion_vector_are_published_before(place: Place) -> None:
+    """Otherwise their rows would come back after their deletes."""
+
+    async def scenario() -> None:
+        clock = manual_clock()
+        lake = Lake(clock)
+        writer = TableWriter(lake, SCHEMA, clock=clock, table_id="T")
+        await writer.create()
+        for version in range(1, 5):
+            await writer.insert(rows(version, 10 + version))
+        await writer.delete(pc.field("id") > 10)
+        await delivered(lake, place, 5)
+        live = values(writer.rows().to_pylist())
+        # This writer leaves the deletion vectors out.
+        removes = [writer._remove(file)[1] for file in list(writer._files.values())]
+        await writer.commit("DELETE", [("remove", {**each, "deletionVector": None}) for each in removes])
+        operator = Operator(request("snapshot"))
+        operator.last = 6
+        await finished(lake, place, operator)
+        assert values(again(place)) == live
+        check_consumer(place, writer)
+
+    run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("removed", "added", "expected"),
+    [
+        ("x", None, Touched(removed=(1,))),
+        ("y", None, Touched(removed=(1,))),
+        ("", None, Touched(removed=(1,))),
+        ("", "z", Touched(removed=(1,))),
+        ("z", "x", Touched(returned=(1,))),
+        ("x", "x", Touched()),
+        (None, "x", Touched(returned=(1,))),
+        (None, "y", Touched()),
+    ],
+)
+def test_which_files_a_commit_touches(removed: str | None, added: str | None, expected: Touched) -> None:
+    """Of three files, of which the second one has the deletion vector `x`. "" is an action without a vector, None no action."""
+
+    def vector(name: str) -> DeletionVectorDescriptor | None:
+        return DeletionVectorDescriptor("i", name, None, 1, 1) if name else None
+
+    def add(path: str, name: str) -> Add:
+        return Add(path, {}, 1, 1, True, deletion_vector=vector(name))
+
+    files = PackedFiles(Add, pa.Table.from_batches([pack([add("a", ""), add("b", "x"), add("c", "")])]))
+    removes = () if removed is None else (Remove("b", 1, True, deletion_vector=vector(removed)),)
+    adds = () if added is None else (add("b", added),)
+    assert NumberedFiles(LiveScans(files)).touched(Commit(1, adds, removes)) == expected
 
 
 def test_chunks_and_versions_take_turns(place: Place) -> None:
