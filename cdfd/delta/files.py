@@ -107,6 +107,15 @@ class PackedFiles(Sequence[T]):
         """The paths, one string a file."""
         return self.table.column("path")
 
+    def vectors(self) -> Iterator[DeletionVectorDescriptor | None]:
+        """The deletion vector of each file. Costs a fraction of what the files cost, as most have none."""
+        return map(_descriptor, self.table.column("deletion_vector").to_pylist())
+
+    def keys(self) -> Iterator[FileKey]:
+        """The key of each file. Costs as little."""
+        for path, vector in zip(self.paths.to_pylist(), self.vectors(), strict=True):
+            yield path, None if vector is None else vector.unique_id
+
     def by_path(self) -> PackedFiles[T]:
         """The same files in ascending order of path (UTF-8 bytes)."""
         return PackedFiles(self.kind, self.table.take(pc.sort_indices(self.table, [("path", "ascending")])))

@@ -12,7 +12,7 @@ snapshot before stays what it was. `compact` folds the overlay into a new base; 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -37,6 +37,10 @@ COMPACT_AT = 65_536
 """Entries in the overlay from which `replay` folds it into the base, for the memory that Python objects take."""
 
 
+FILES_PER_SEARCH = 1000
+"""Files that a pass over all of them compares in the time of one search."""
+
+
 class Base:
     """Live files and tombstones as of a checkpoint, immutable. The index for `find` is built on first use and kept."""
 
@@ -47,8 +51,19 @@ class Base:
         self.tombstones = tombstones
         self._order: tuple[pa.Array, np.ndarray[Any, Any]] | None = None
 
-    def find(self, path: str) -> list[Add]:
-        """Live files with that path; more than one only if their deletion vectors differ. Logarithmic after the first call."""
+    def find(self, paths: Collection[str]) -> PackedFiles[Add]:
+        """Live files with these paths, in any order; more than one with a path only if their deletion vectors differ.
+
+        Few files of many cost a logarithm each after the first call.
+        """
+        if len(paths) * FILES_PER_SEARCH < len(self.adds):
+            rows = [row for path in paths for row in self._search(path)]
+            return PackedFiles(
+                Add, pa.concat_tables([self.adds.slice(0, 0), *(self.adds.slice(row, 1) for row in rows)])
+            )
+        return PackedFiles(Add, self.adds.filter(pc.is_in(self.adds.column("path"), value_set=array_of(paths, TEXT))))
+
+    def _search(self, path: str) -> Iterator[int]:
         if self._order is None:
             # `take` on a chunked array copies; one contiguous array in path order is what bisection wants.
             paths = self.adds.column("path").combine_chunks()
@@ -56,11 +71,9 @@ class Base:
             self._order = pc.take(paths, order), to_numpy(order)
         paths, order = self._order
         start = bisect_left(range(len(paths)), path, key=lambda row: str(paths[row].as_py()))
-        adds = []
         while start < len(paths) and paths[start].as_py() == path:
-            adds.append(PackedFiles(Add, self.adds)[int(order[start])])
+            yield int(order[start])
             start += 1
-        return adds
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -98,8 +111,12 @@ class Snapshot:
         """The metadata in force."""
         return self.header.metadata
 
-    def apply(self, commit: Commit) -> Snapshot:
+    def apply(self, commit: Commit, meant: Sequence[Remove] | None = None) -> Snapshot:
         """The state after `commit`. Costs the commit's actions, not the table's files.
+
+        Args:
+            commit: the next version.
+            meant: the result of `meant` for its removes, if it is known.
 
         Raises:
             LogError: the commit is not the next version.
@@ -107,16 +124,15 @@ class Snapshot:
         """
         if commit.version != self.version + 1:
             raise LogError(f"version {commit.version} does not follow version {self.version}", version=commit.version)
-        return self._with(self.header.apply(commit), commit)
+        return self._with(self.header.apply(commit), commit, self.meant(commit.removes) if meant is None else meant)
 
-    def _with(self, header: Header, commit: Commit) -> Snapshot:
-        base, overlay, meant = self.base, self.overlay, list[Remove]()
+    def _with(self, header: Header, commit: Commit, meant: Sequence[Remove]) -> Snapshot:
+        base, overlay = self.base, self.overlay
         empty = not overlay and not len(base.adds) and not len(base.tombstones)
         if isinstance(commit.adds, PackedFiles) and not commit.removes and empty:
             # A table's first files, by the million where it was converted: packed as they are, they are the base.
             base = Base(commit.adds.table.select(base.adds.schema.names), base.tombstones)
         elif commit.adds or commit.removes:
-            meant = list(self.meant(commit.removes, header.protocol))
             # The adds are last. A key that one commit both removes and adds stays: the writer replaced the entry, not the file.
             actions: Iterable[Add | Remove] = (*commit.removes, *meant, *commit.adds)
             for action in actions:
@@ -128,20 +144,26 @@ class Snapshot:
             self, header=header, base=base, overlay=overlay, txns=txns, domains=domains, mismatched=mismatched
         )
 
-    def meant(self, removes: Iterable[Remove], protocol: Protocol) -> Iterator[Remove]:
+    def meant(self, removes: Sequence[Remove]) -> Sequence[Remove]:
         """For each remove of a live file that names another deletion vector, the remove of the file as it is."""
-        if not removes or not has_deletion_vectors(protocol):
-            return
-        others = [action for action in removes if self.find(action.key) is None]
+        if not removes or not has_deletion_vectors(self.protocol):
+            return ()
+        files = self.base.find({action.path for action in removes})
+        vectors = {
+            key: vector for key, vector in zip(files.keys(), files.vectors(), strict=True) if key not in self.overlay
+        }
+        others = [
+            action
+            for action in removes
+            if action.key not in vectors and not isinstance(self.overlay.get(action.key), Add)
+        ]
         if not others:
-            return
-        live = {path: added for (path, _), added in self.overlay.items() if isinstance(added, Add)}
-        for action in others:
-            add = live.get(action.path) or next(
-                (added for added in self.base.find(action.path) if added.key not in self.overlay), None
-            )
-            if add is not None:
-                yield replace(action, deletion_vector=add.deletion_vector)
+            return ()
+        live = {path: vector for (path, _), vector in vectors.items()}
+        for (path, _), added in self.overlay.items():
+            if isinstance(added, Add):
+                live[path] = added.deletion_vector
+        return [replace(action, deletion_vector=live[action.path]) for action in others if action.path in live]
 
     def live(self) -> PackedFiles[Add]:
         """The files that make up the table, in no particular order.
@@ -185,12 +207,11 @@ class Snapshot:
         oldest = now_ms - deleted_files_ms(self.metadata)
         return PackedFiles(Remove, table.filter(pc.greater(pc.fill_null(table.column("time"), 0), oldest)))
 
-    def find(self, key: FileKey) -> Add | None:
-        """The live logical file with that key, or None. Costs neither the table nor the overlay, the first call on a base apart."""
-        action = self.overlay.get(key)
-        if action is not None:
-            return action if isinstance(action, Add) else None
-        return next((added for added in self.base.find(key[0]) if added.key == key), None)
+    def find(self, keys: Collection[FileKey]) -> dict[FileKey, Add]:
+        """Those of the logical files with these keys that are live. Costs neither the table nor the overlay, if they are few."""
+        files = {add.key: add for add in self.base.find({path for path, _ in keys})}
+        actions = {key: self.overlay.get(key, files.get(key)) for key in keys}
+        return {key: action for key, action in actions.items() if isinstance(action, Add)}
 
     def compact(self) -> Snapshot:
         """The same state with nothing in the overlay. Costs the table."""
@@ -217,8 +238,8 @@ def _without_mentions(table: pa.Table, overlay: Mapping[FileKey, Add | Remove]) 
     suspects = pc.is_in(table.column("path"), value_set=mentioned).combine_chunks()
     drop = np.zeros(len(table), dtype=bool)
     rows = np.flatnonzero(to_numpy(suspects))
-    for row, action in zip(rows, PackedFiles(Add, table.take(array_of(rows))), strict=True):
-        drop[row] = action.key in overlay
+    for row, key in zip(rows, PackedFiles(Add, table.take(array_of(rows))).keys(), strict=True):
+        drop[row] = key in overlay
     return table.filter(array_of(~drop)) if drop.any() else table
 
 
@@ -250,4 +271,4 @@ def first(commit: Commit, *, all_fields: bool = False) -> Snapshot:
         raise LogError(f"the log begins at version {commit.version} and has no checkpoint", version=commit.version)
     header = PartialHeader(commit.version, commit.protocol, commit.metadata).finish()
     empty = pa.Table.from_batches([], ALL_FIELDS) if all_fields else EMPTY
-    return Snapshot(header, Base(empty, empty))._with(header, commit)
+    return Snapshot(header, Base(empty, empty))._with(header, commit, ())

@@ -9,6 +9,7 @@ import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field, replace
+from typing import ParamSpec, TypeVar
 
 from cdfd.delta import paths
 from cdfd.delta.actions import CommitInfo
@@ -27,7 +28,7 @@ from cdfd.log.tailer import Tailer
 from cdfd.model.commit_time import SKEW_MS, commit_timestamp, file_time
 from cdfd.model.plan import ChangePlan
 from cdfd.model.position import Position
-from cdfd.model.version import Version
+from cdfd.model.version import Touched, Version
 from cdfd.plan.planner import needs_snapshot, plan, plan_listed_snapshot, plan_snapshot, wants_snapshot
 from cdfd.plan.refining import refine
 from cdfd.plan.resnapshot import NumberedFiles
@@ -35,6 +36,12 @@ from cdfd.plan.row_options import AS_STORED, RowOptions
 from cdfd.plan.shape.pruning import prune
 
 logger = logging.getLogger("cdfd.changes")
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+INLINE_ACTIONS = 2000
+"""File actions of a commit from which it is planned in a thread: it takes some 20 microseconds for each of them."""
 
 LOOK_BACK, LOCAL_LOOK_BACK = 400, 10_000
 """Versions before the first one whose modification times count, at most: of a remote log as many as fit in a page of S3's listing, and of a
@@ -239,39 +246,63 @@ class PlanStream:
         if previous is None or commit.protocol is not None or commit.metadata is not None:
             self.log.check_managed(header)
         timestamp = commit_timestamp(commit, header, entry.stat.modified_ms, self._timestamp)
-        version_plan = plan(
-            commit, header, timestamp, changes=self.rows.changes, previous=previous, before=self._snapshot
-        )
-        if self.rows.shape.where is not None:
-            version_plan = prune(version_plan, self.rows.shape.where, self.target)
-        if previous is not None:
-            begun = commit.version in self.unrefined
-            version_plan = refine(version_plan, commit, header, previous, self.rows, begun=begun)
-            # Log why a version is not refined: once for each reason.
-            if version_plan.unrefined is not None and version_plan.unrefined not in self._said:
-                self._said.add(version_plan.unrefined)
-                extra = {"table": self.log.storage.uri, "version": version_plan.version}
-                logger.warning(
-                    "version %d is not refined: %s", version_plan.version, version_plan.unrefined, extra=extra
-                )
-        if self._snapshot is not None:
-            self._snapshot = self._snapshot.apply(commit)
-            self.log.warn_of_mismatches(self._snapshot)
-            if len(self._snapshot.overlay) >= COMPACT_AT:
-                self._snapshot = self._snapshot.compact()
+        version_plan, after, touched = await self._run(commit, self._derive, commit, header, timestamp)
+        # Log why a version is not refined: once for each reason.
+        if version_plan.unrefined is not None and version_plan.unrefined not in self._said:
+            self._said.add(version_plan.unrefined)
+            extra = {"table": self.log.storage.uri, "version": version_plan.version}
+            logger.warning("version %d is not refined: %s", version_plan.version, version_plan.unrefined, extra=extra)
+        if after is not None:
+            self.log.warn_of_mismatches(after)
+        self._snapshot = after
         self.header, self._timestamp, self.info = header, timestamp, commit.info
         change = None
         if previous is not None and previous.schema != header.schema:
             change = compare(previous.schema, header.schema) or None
-        touched = None if self.files is None else self.files.touched(commit)
         return Version(
             version_plan, self._table_id or header.metadata.id, change, commit.only_txns, entry.digest, touched
         )
 
+    def _derive(
+        self, commit: Commit, header: Header, timestamp: int
+    ) -> tuple[ChangePlan, Snapshot | None, Touched | None]:
+        """The plan of a commit, the state after it if it is needed, and the files of an incremental snapshot that it touches.
+
+        Changes nothing: a thread runs it, and goes on after a cancellation.
+        """
+        previous, before, where, meant = self.header, self._snapshot, self.rows.shape.where, None
+        if before is not None:
+            # Each pass over packed actions would create them once more.
+            commit = replace(commit, removes=tuple(commit.removes))
+            meant = before.meant(commit.removes)
+        version_plan = plan(
+            commit, header, timestamp, changes=self.rows.changes, previous=previous, before=before, meant=meant
+        )
+        if where is not None:
+            version_plan = prune(version_plan, where, self.target)
+        if previous is not None:
+            begun = commit.version in self.unrefined
+            version_plan = refine(version_plan, commit, header, previous, self.rows, begun=begun)
+        after = None if before is None else before.apply(commit, meant)
+        if after is not None and len(after.overlay) >= COMPACT_AT:
+            after = after.compact()
+        return version_plan, after, None if self.files is None else self.files.touched(commit)
+
+    async def _run(self, commit: Commit, work: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
+        """The result of work on a commit: in a thread if it takes long, so that other tables go on meanwhile."""
+        actions, state = len(commit.adds) + len(commit.removes) + len(commit.cdcs), self._snapshot
+        # A state may be compacted, and a large one needs an index before files are found in it.
+        entries = 0 if state is None else len(state.base.adds) + len(state.overlay) + 2 * actions
+        if actions < INLINE_ACTIONS and entries < COMPACT_AT:
+            return work(*args, **options)
+        return await asyncio.to_thread(work, *args, **options)
+
     async def _state_before(self, commit: Commit, previous: Header) -> Snapshot | None:
         """The state that the rows of a commit depend on; None if they do not."""
-        is_needed = needs_snapshot(commit, previous, self.rows.changes)
-        if not is_needed and (self._stateless or not wants_snapshot(commit, previous, self.rows.changes)):
+        is_needed = await self._run(commit, needs_snapshot, commit, previous, self.rows.changes)
+        if not is_needed and (
+            self._stateless or not await self._run(commit, wants_snapshot, commit, previous, self.rows.changes)
+        ):
             return None
         try:
             while True:

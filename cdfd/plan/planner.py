@@ -68,6 +68,7 @@ def plan(
     changes: Changes = "auto",
     previous: Header | None = None,
     before: Snapshot | None = None,
+    meant: Sequence[Remove] | None = None,
 ) -> ChangePlan:
     """The plan of the changes of `commit`.
 
@@ -78,6 +79,7 @@ def plan(
         changes: `auto` uses change data files where a commit has some; `cdf` refuses tables that do not record them; `files` ignores them.
         previous: the header before the commit. Rows that a version deletes while it replaces the schema are read in the old schema.
         before: state of the version before; required if `needs_snapshot`.
+        meant: the result of `before.meant` for its removes, if it is known.
 
     Raises:
         UnsupportedError: `cdf` and the table does not record changes, or a schema that cannot be read.
@@ -98,7 +100,9 @@ def plan(
         if isinstance(commit.adds, PackedFiles) and not any(remove.data_change for remove in commit.removes):
             added = commit.adds.changing()
             scans = LiveScans(added.by_path()) if added.distinct() else ()
-        scans = scans or _order(_from_files(commit, header, previous or header, before))
+        if meant is None:
+            meant = () if before is None else before.meant(commit.removes)
+        scans = scans or _order(_from_files(commit, header, previous or header, before, meant))
     _check_columns(header.schema, scans)
     cross_partition: Sequence[FileScan] = ()
     if origin == "cdc" and any(scan.partition_values != scans[0].partition_values for scan in scans):
@@ -135,7 +139,9 @@ def plan_listed_snapshot(snapshot: Snapshot, timestamp_ms: int) -> ChangePlan:
     return ChangePlan(snapshot.version, timestamp_ms, snapshot.header.schema, (), "snapshot")
 
 
-def _from_files(commit: Commit, header: Header, previous: Header, before: Snapshot | None) -> Iterator[FileScan]:
+def _from_files(
+    commit: Commit, header: Header, previous: Header, before: Snapshot | None, meant: Sequence[Remove]
+) -> Iterator[FileScan]:
     removed = _by_path(remove for remove in commit.removes if remove.data_change)
     for add in _by_path(add for add in commit.adds if add.data_change).values():
         remove = removed.pop(add.path, None)
@@ -150,19 +156,20 @@ def _from_files(commit: Commit, header: Header, previous: Header, before: Snapsh
             if old is not None:
                 yield replace(file, change_type="insert", only=old, without=new)
     schema = None if previous.schema == header.schema else with_returning(previous.schema, header.schema)
-    meant = {} if before is None else _by_path(before.meant(removed.values(), previous.protocol))
-    for remove in ({**removed, **meant}).values():
-        if remove.partition_values or not previous.metadata.partition_columns:
-            values = remove.partition_values or {}
-        else:
-            live = None if before is None else before.find(remove.key)
-            if live is None:
+    removed |= {remove.path: remove for remove in meant if remove.path in removed}
+    partitioned = bool(previous.metadata.partition_columns)
+    unknown = [remove.key for remove in removed.values() if partitioned and not remove.partition_values]
+    live = before.find(unknown) if unknown and before is not None else {}
+    for remove in removed.values():
+        values = remove.partition_values or {}
+        if partitioned and not values:
+            if remove.key not in live:
                 raise LogError(
                     "a remove without partition values, of a file that is not in the table's state",
                     path=remove.path,
                     hint="The partition of the deleted rows is unknown: start again from a snapshot",
                 )
-            values = live.partition_values
+            values = live[remove.key].partition_values
         yield FileScan(remove.path, "delete", values, remove.size or 0, without=remove.deletion_vector, schema=schema)
 
 

@@ -485,7 +485,7 @@ def survives(data: bytes) -> bool:
             list(snapshot.tombstones(0)),
             snapshot.header,
             snapshot.live().by_path(),
-            snapshot.find(("c", None)),
+            snapshot.find([("c", None)]),
         )
     )
     return True

@@ -260,8 +260,12 @@ class TestHistories:
         live = {file.key: file for file in state.live()}
         removed = {file.key for file in state.tombstones()}
         assert not removed & set(live)
-        for key in [*live, *removed, ("nowhere", None), ("a b", "x")]:
-            assert state.find(key) == live.get(key)
+        keys = [*live, *removed, ("nowhere", None), ("a b", "x")]
+        assert state.find(keys) == live
+        with pytest.MonkeyPatch.context() as patch:
+            # One by one, as in a large table.
+            patch.setattr(snapshot, "FILES_PER_SEARCH", 0)
+            assert state.find(keys) == live
 
     @given(
         HISTORIES,
@@ -339,15 +343,14 @@ class TestReconciliation:
         state = first(Commit(0, (add("a"),), protocol=PROTOCOL, metadata=METADATA)).compact()
         after = state.apply(Commit(1, adds=(add("a", size=9),)))
         assert list(after.live()) == [add("a", size=9)]
-        assert after.find(("a", None)) == add("a", size=9)
+        assert after.find([("a", None)]) == {("a", None): add("a", size=9)}
 
     def test_one_file_with_several_vectors_is_several_logical_files(self) -> None:
         files = [add("a", vector) for vector in (None, "x", "y")]
         state = first(Commit(0, (*files, add("b")), protocol=PROTOCOL, metadata=METADATA)).compact()
-        assert [state.find(file.key) for file in files] == files
+        assert state.find([file.key for file in files]) == {file.key: file for file in files}
         after = state.apply(Commit(1, removes=(remove("a", "x"),)))
-        assert after.find(("a", "ix")) is None
-        assert after.find(("a", "iy")) == files[2]
+        assert after.find([("a", "ix"), ("a", "iy"), ("c", None)]) == {("a", "iy"): files[2]}
 
     @pytest.mark.parametrize("folded", [False, True])
     @pytest.mark.parametrize("others", [0, 20])
@@ -400,7 +403,7 @@ class TestReconciliation:
         for state in (back, back.compact(), back.apply(Commit(3)).compact()):
             assert list(state.live()) == [add("a", name, size=9)]
             assert list(state.tombstones()) == list(state.tombstones(0)) == [remove("b", name)]
-            assert state.find(add("a", name).key) == add("a", name, size=9)
+            assert state.find([add("a", name).key]) == {add("a", name).key: add("a", name, size=9)}
         assert {each.path for each in gone.tombstones()} == {"a", "b"}
 
     def test_an_add_with_another_vector_leaves_the_tombstone(self) -> None:

@@ -1,6 +1,7 @@
 """Plans, version by version, and the state that planning carries along."""
 
 import json
+import threading
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -12,6 +13,7 @@ from cdfd.delta.commit import serialize
 from cdfd.delta.types import schema as schemas
 from cdfd.demo.writer import TableWriter
 from cdfd.errors import GapError, LogError, TableChangedError, UnsupportedError
+from cdfd.log import stream as streams
 from cdfd.log.bounds import After
 from cdfd.log.log import DeltaLog
 from cdfd.log.start import start_version
@@ -19,6 +21,7 @@ from cdfd.log.stream import PlanStream
 from cdfd.log.tailer import Tailer
 from cdfd.log.watch import Backoff, PollWatch
 from cdfd.model.version import Version
+from cdfd.plan.planner import plan
 from cdfd.plan.row_options import RowOptions
 from tests.support.lake import BEGINNING, SCHEMA, Lake, checkpoint, entry_path, manual_clock, rows, run, table
 from tests.support.manual_time import ManualClock
@@ -97,6 +100,41 @@ class TestRemovesWithoutPartitionValues:
         reads = [path for method, path in lake.calls if method != "stat"]
         # The reader also looks for the entry after the last one.
         assert list(dict.fromkeys(reads)) == [entry_path(version) for version in range(4, 9)]
+
+    @pytest.mark.parametrize(("actions", "entries"), [(2, 65_536), (2_000, 4), (2_000, 65_536)])
+    async def test_large_commits_and_states_are_planned_in_a_thread(
+        self, clock: ManualClock, lake: Lake, monkeypatch: pytest.MonkeyPatch, actions: int, entries: int
+    ) -> None:
+        await partitioned(
+            lake,
+            [
+                [add(name, "mon") for name in "abcdef"],
+                [remove("a")],
+                [remove("b"), remove("c")],
+                [remove("d")],
+                [remove("e"), add("g", "tue")],
+                [remove("f"), remove("g")],
+            ],
+        )
+        threads: list[bool] = []
+
+        def observed(*args: Any, **options: Any) -> Any:
+            threads.append(threading.current_thread() is not threading.main_thread())
+            return plan(*args, **options)
+
+        monkeypatch.setattr(streams, "INLINE_ACTIONS", actions)
+        monkeypatch.setattr(streams, "COMPACT_AT", entries)
+        monkeypatch.setattr(streams, "plan", observed)
+        stream = PlanStream(DeltaLog(lake))
+        actual = [scans(version) async for version in stream.versions(tailer(lake, clock), 2, 6)]
+        assert actual == [
+            [("delete", "a", {"v": "mon"})],
+            [("delete", "b", {"v": "mon"}), ("delete", "c", {"v": "mon"})],
+            [("delete", "d", {"v": "mon"})],
+            [("delete", "e", {"v": "mon"}), ("insert", "g", {"v": "tue"})],
+            [("delete", "f", {"v": "mon"}), ("delete", "g", {"v": "tue"})],
+        ]
+        assert any(threads) is (actions == 2 or entries == 4)
 
     async def test_a_file_that_is_not_in_the_table(self, clock: ManualClock, lake: Lake) -> None:
         await partitioned(lake, [[add("a", "mon")], [remove("b")]])

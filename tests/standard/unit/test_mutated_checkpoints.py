@@ -120,7 +120,7 @@ async def read(data: bytes) -> None:
         assert all(isinstance(file.path, str) for file in [*state.live(), *state.tombstones(0)])  # type: ignore[attr-defined]
         state.live().table.validate(full=True)
         state.live().by_path()
-        state.find(("a", None))
+        state.find([("a", None)])
 
 
 def refused(data: bytes) -> CdfdError | None:
