@@ -213,9 +213,10 @@ class Snapshot:
         actions = {key: self.overlay.get(key, files.get(key)) for key in keys}
         return {key: action for key, action in actions.items() if isinstance(action, Add)}
 
-    def compact(self) -> Snapshot:
-        """The same state with nothing in the overlay. Costs the table."""
-        return replace(self, base=Base(self._adds(), self.tombstones().table), overlay=HashTrieMap())
+    def compact(self, *, with_tombstones: bool = True) -> Snapshot:
+        """The same state with nothing in the overlay, and without its tombstones if they are not wanted. Costs the table."""
+        base = Base(self._adds(), self.tombstones().table) if with_tombstones else Base(self._adds())
+        return replace(self, base=base, overlay=HashTrieMap())
 
 
 def with_domains(

@@ -285,7 +285,7 @@ class PlanStream:
             version_plan = refine(version_plan, commit, header, previous, self.rows, begun=begun)
         after = None if before is None else before.apply(commit, meant)
         if after is not None and len(after.overlay) >= COMPACT_AT:
-            after = after.compact()
+            after = after.compact(with_tombstones=False)
         return version_plan, after, None if self.files is None else self.files.touched(commit)
 
     async def _run(self, commit: Commit, work: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:

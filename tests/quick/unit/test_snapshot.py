@@ -406,6 +406,15 @@ class TestReconciliation:
             assert state.find([add("a", name).key]) == {add("a", name).key: add("a", name, size=9)}
         assert {each.path for each in gone.tombstones()} == {"a", "b"}
 
+    @pytest.mark.parametrize("folded", [False, True])
+    def test_it_can_be_compacted_without_its_tombstones(self, folded: bool) -> None:
+        state = first(START).apply(Commit(1, (add("a"), add("b"))))
+        state = state.compact() if folded else state
+        small = state.apply(Commit(2, removes=(remove("a"), remove("c")))).compact(with_tombstones=False)
+        assert list(small.tombstones()) == []
+        assert list(small.live()) == [add("b")]
+        assert not small.find([("a", None)])
+
     def test_an_add_with_another_vector_leaves_the_tombstone(self) -> None:
         """The key is path and deletion vector: the file as it was is still gone."""
         gone = first(START).apply(Commit(1, removes=(remove("a", "x"),))).compact()
