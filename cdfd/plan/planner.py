@@ -143,6 +143,7 @@ def _from_files(
     commit: Commit, header: Header, previous: Header, before: Snapshot | None, meant: Sequence[Remove]
 ) -> Iterator[FileScan]:
     removed = _by_path(remove for remove in commit.removes if remove.data_change)
+    removed |= _by_path(remove for remove in meant if remove.data_change)
     for add in _by_path(add for add in commit.adds if add.data_change).values():
         remove = removed.pop(add.path, None)
         if remove is None:
@@ -156,7 +157,6 @@ def _from_files(
             if old is not None:
                 yield replace(file, change_type="insert", only=old, without=new)
     schema = None if previous.schema == header.schema else with_returning(previous.schema, header.schema)
-    removed |= {remove.path: remove for remove in meant if remove.path in removed}
     partitioned = bool(previous.metadata.partition_columns)
     unknown = [remove.key for remove in removed.values() if partitioned and not remove.partition_values]
     live = before.find(unknown) if unknown and before is not None else {}

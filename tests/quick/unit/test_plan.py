@@ -527,6 +527,20 @@ def test_files_before_are_wanted_for_the_deletion_vectors_of_removed_ones(
     assert wants_snapshot(entry(*actions), before) is wanted
 
 
+@pytest.mark.parametrize("folded", [False, True])
+@pytest.mark.parametrize("vector", [None, "z"])
+def test_remove_that_names_another_deletion_vector_means_the_file_as_it_was(vector: str | None, folded: bool) -> None:
+    """Also if the version adds the file again: rows that were deleted before are not deleted once more."""
+    live = Add("a", {"p": "1"}, 10, 1, True, deletion_vector=dv("x"))
+    before = first(Commit(0, (live,), protocol=VECTORS, metadata=HEADER.metadata))
+    before = before.compact() if folded else before
+    assert brief(scans(remove("a", vector), before=before)) == [("a", "delete", None, "x")]
+    assert brief(scans(remove("a", vector), add("a", "y"), before=before)) == [
+        ("a", "delete", "y", "x"),
+        ("a", "insert", "x", "y"),
+    ]
+
+
 def test_deletion_vector_without_rows_is_read() -> None:
     described = {"storageType": "i", "pathOrInlineDv": "x", "sizeInBytes": 0, "cardinality": 0, "offset": 0}
     (actual,) = entry(add("a") | {"add": add("a")["add"] | {"deletionVector": described}}).adds
