@@ -138,14 +138,15 @@ class ParquetReader:
 
         None of a file whose statistics are damaged.
         """
-        kinds = {path: kind for path, kind, repeated in self._file.leaves if path in columns and not repeated}
-        names = [name for name in kinds if name in self.schema_arrow.names]
+        # The path of a column with a dot may also be that of a struct's child.
+        names = [name for name in self.schema_arrow.names if name in columns and "." not in name]
+        kinds = {path: kind for path, kind, repeated in self._file.leaves if path in names and not repeated}
         try:
-            groups = self._file.statistics(names)
+            groups = self._file.statistics(list(kinds))
         except ValueError:
             return []
         decoders = {
-            name: decoder(self.schema_arrow.field(name).type, kinds[name], self._file.created_by) for name in names
+            name: decoder(self.schema_arrow.field(name).type, kinds[name], self._file.created_by) for name in kinds
         }
         return [({name: ChunkStatistics(*each) for name, each in group.items()}, decoders) for group in groups]
 

@@ -4,6 +4,7 @@ import datetime as dt
 import random
 from collections.abc import Mapping
 from decimal import Context, Decimal
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -78,6 +79,17 @@ def test_no_row_is_lost(rows: pa.Table, table: str, where: str) -> None:
     actual = cdfd.changes(table, where=where).read_all()
     assert actual["i"].to_pylist() == wanted
     assert actual["_change_ordinal"].to_pylist() == wanted
+
+
+@pytest.mark.parametrize("columns", [None, ["a.b"], ["a"]])
+def test_a_column_with_a_dot_has_its_own_values_beside_a_struct(tmp_path: Path, columns: list[str] | None) -> None:
+    """Its name is the path of the struct's child, too."""
+    numbers = range(ROWS)
+    rows = pa.table({"a.b": pa.array(numbers), "a": [{"b": -number} for number in numbers]})
+    write_deltalake(tmp_path / "t", rows, writer_properties=WriterProperties(max_row_group_size=50))
+    actual = cdfd.changes(tmp_path / "t", where="`a.b` >= 990", columns=columns).read_all()
+    for name in columns or rows.schema.names:
+        assert actual[name].to_pylist() == rows[name].to_pylist()[990:]
 
 
 @pytest.mark.skipif(not native.built, reason="another reader decodes them")
