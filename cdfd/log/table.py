@@ -76,15 +76,15 @@ class Table:
             raise ConfigError(f"allowed_roots is {roots!r:.100}", hint='Give paths or URIs, such as ["/data/lake"]')
         if max_log_line is not None and not isinstance(max_log_line, int):
             raise ConfigError(f"max_log_line is {max_log_line!r:.100}", hint="Give a number of bytes")
-        allowed = tuple(map(_text, roots))
+        # An empty text, as of a variable that is not set, is no place.
+        allowed = tuple(_absolute(_text(root)) for root in roots if root != "")
         places_of: object = path_prefixes or {}
         if not isinstance(places_of, Mapping) or not all(isinstance(prefix, str) and prefix for prefix in places_of):
             raise ConfigError(
                 f"path_prefixes is {path_prefixes!r:.100}",
                 hint='Give a mapping such as {"dbfs:/mnt/lake": "s3://lake"}',
             )
-        texts = [(prefix, _text(place)) for prefix, place in places_of.items()]
-        prefixes = tuple((prefix, place if ":" in place else os.path.abspath(place)) for prefix, place in texts)
+        prefixes = tuple((prefix, _absolute(_text(place))) for prefix, place in places_of.items())
         places = (_text(uri), *allowed, *(place for _, place in prefixes))
         if storage_options and all(map(is_local, places)):
             name = next(iter(storage_options))
@@ -170,6 +170,11 @@ def _text(uri: object) -> str:
     if not isinstance(text, str):
         raise ConfigError(f"the location of a table is {text!r:.100}", hint="Give a path, or a URI as text")
     return text
+
+
+def _absolute(place: str) -> str:
+    """A URI, or a path that is absolute as those in a log are."""
+    return place if ":" in place else os.path.abspath(place)
 
 
 async def versions(

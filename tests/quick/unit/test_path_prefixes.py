@@ -47,7 +47,7 @@ def test_what_lies_elsewhere_is_refused(path: str) -> None:
         paths.resolve("s3://table", path, (), PREFIXES)
 
 
-def clone(folder: Path) -> tuple[str, str, str]:
+def clone(folder: Path, prefix: str = "dbfs:/mnt/lake") -> tuple[str, str, str]:
     """A shallow clone of a table in `folder / "a b"`, the prefix of its paths, and the place that it stands for."""
     source, copy = folder / "a b", folder / "clone"
     run(table(LocalStorage(source), 3, manual_clock()))
@@ -56,10 +56,22 @@ def clone(folder: Path) -> tuple[str, str, str]:
         actions = [json.loads(line) for line in lines]
         for action in actions:
             if "add" in action:
-                action["add"]["path"] = f"dbfs:/mnt/lake/{action['add']['path']}"
+                action["add"]["path"] = f"{prefix}/{action['add']['path']}"
         (copy / entry_path(version)).parent.mkdir(parents=True, exist_ok=True)
         (copy / entry_path(version)).write_text("\n".join(map(json.dumps, actions)))
-    return str(copy), "dbfs:/mnt/lake", str(source)
+    return str(copy), prefix, str(source)
+
+
+@pytest.mark.parametrize("relative", ["a b", "./a b/", Path("a b"), Path()])
+def test_absolute_paths_may_lead_to_a_root_that_is_relative_to_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, relative: str | Path
+) -> None:
+    copy, _, _ = clone(tmp_path, f"{tmp_path}/a%20b")
+    monkeypatch.chdir(tmp_path)
+    assert sorted(cdfd.snapshot(copy, allowed_roots=[relative]).read_all().column("id").to_pylist()) == [1, 2]
+    for other in ("a", ""):
+        with pytest.raises(PathError):
+            cdfd.snapshot(copy, allowed_roots=[other]).read_all()
 
 
 def test_clone_is_read_through_every_entry_point(tmp_path: Path) -> None:
