@@ -19,6 +19,7 @@ from typing import TypeAlias
 import numpy as np
 import orjson
 
+from cdfd.delta.types.values import format_date
 from cdfd.errors import DataError
 from cdfd.scan.batch_budget import BatchBudget
 
@@ -320,16 +321,9 @@ def _clock(second: int) -> str:
 
 
 def _date(days: int) -> str:
-    # `datetime` ends with the year 9999, four bytes of days do not. Days count from the first of March here, so that a
-    # leap day is the last of its year, in eras of 400 years.
-    era, day = divmod(days + 719_468, 146_097)
-    year = (day - day // 1_460 + day // 36_524 - day // 146_096) // 365
-    day -= 365 * year + year // 4 - year // 100
-    shifted = (5 * day + 2) // 153
-    month = (shifted + 2) % 12 + 1
-    year += 400 * era + (month <= 2)
-    text = f"{year:04}" if 0 <= year <= 9_999 else f"{year:+07}"  # as `encoding.times` has them
-    return f"{text}-{month:02}-{day - (153 * shifted + 2) // 5 + 1:02}"
+    text = format_date(days)
+    # A year with a sign has six digits, as in the date columns of records.
+    return f"{int(text[:-6]):+07}{text[-6:]}" if text[0] in "+-" else text
 
 
 def _signed_int(content: bytes) -> int:
