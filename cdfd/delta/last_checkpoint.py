@@ -43,23 +43,16 @@ class LastCheckpoint:
     Attributes:
         version: of the table.
         size: number of actions in the checkpoint.
-        parts: number of files of a multi-part checkpoint; None of a single one. Not to be trusted before the log was
-            looked at.
         size_in_bytes: of the checkpoint.
         num_of_add_files: number of `add` actions in it.
-        checkpoint_schema: JSON text of the schema of its files, as Spark writes schemas.
         v2_checkpoint: its main file where it is a V2 checkpoint.
-        checksum: as found; it was verified.
     """
 
     version: int
     size: int
-    parts: int | None = None
     size_in_bytes: int | None = None
     num_of_add_files: int | None = None
-    checkpoint_schema: str | None = None
     v2_checkpoint: V2Checkpoint | None = None
-    checksum: str | None = None
 
 
 def parse(data: bytes) -> LastCheckpoint:
@@ -82,16 +75,13 @@ def parse(data: bytes) -> LastCheckpoint:
             if stated.lower() != (actual := checksum(fields)):
                 raise _error(f"states the checksum {stated!r:.80}, but has {actual}")
         version = _require(fields, "version")
-        schema = fields.get("checkpointSchema")
+        _number(fields, "parts", least=1, most=_MAX_INT)
         return LastCheckpoint(
             version=version,
             size=_require(fields, "size"),
-            parts=_number(fields, "parts", least=1, most=_MAX_INT),
             size_in_bytes=_number(fields, "sizeInBytes"),
             num_of_add_files=_number(fields, "numOfAddFiles"),
-            checkpoint_schema=None if schema is None else _dump(schema),
             v2_checkpoint=_v2(fields.get("v2Checkpoint"), version),
-            checksum=stated,
         )
     except RecursionError:
         raise _error("is nested too deeply") from None
@@ -102,10 +92,8 @@ def serialize(hint: LastCheckpoint) -> bytes:
     fields: dict[str, Any] = {
         "version": hint.version,
         "size": hint.size,
-        "parts": hint.parts,
         "sizeInBytes": hint.size_in_bytes,
         "numOfAddFiles": hint.num_of_add_files,
-        "checkpointSchema": None if hint.checkpoint_schema is None else _load(hint.checkpoint_schema.encode()),
         "v2Checkpoint": None
         if hint.v2_checkpoint is None
         else _present(

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 import cdfd
 from cdfd.delta import last_checkpoint, paths
-from cdfd.delta.last_checkpoint import LastCheckpoint, V2Checkpoint
+from cdfd.delta.last_checkpoint import LastCheckpoint
 from cdfd.demo.writer import TableWriter
 from cdfd.errors import DataError
 from cdfd.log.log import DeltaLog
@@ -167,7 +167,8 @@ def staged(folder: Path) -> None:
 
 
 def hint(version: int, **fields: Any) -> Spoil:
-    return log_file(paths.LAST_CHECKPOINT, last_checkpoint.serialize(LastCheckpoint(version, 9, **fields)))
+    content = {"version": version, "size": 9, **fields}
+    return log_file(paths.LAST_CHECKPOINT, content | {"checksum": last_checkpoint.checksum(content)})
 
 
 BESIDE: Mapping[str, Spoil] = {
@@ -181,9 +182,11 @@ BESIDE: Mapping[str, Spoil] = {
     "a hint at a commit": hint(LAST),
     "a hint beyond the end": hint(10**18),
     "a hint with parts": hint(6, parts=2**31 - 1),
-    "a hint with sizes": hint(6, size_in_bytes=2**63 - 1, num_of_add_files=2**63 - 1),
-    "a hint with a schema": hint(6, checkpoint_schema=OTHER_SCHEMA),
-    "a hint with another name": hint(6, v2_checkpoint=V2Checkpoint(v2_name(6, str(UUID(int=9)), "parquet"), 1, 1)),
+    "a hint with sizes": hint(6, sizeInBytes=2**63 - 1, numOfAddFiles=2**63 - 1),
+    "a hint with a schema": hint(6, checkpointSchema=json.loads(OTHER_SCHEMA)),
+    "a hint with another name": hint(
+        6, v2Checkpoint={"path": v2_name(6, str(UUID(int=9)), "parquet"), "sizeInBytes": 1}
+    ),
     "a hint with a text": log_file(paths.LAST_CHECKPOINT, b'{"version":"3","size":1}'),
 }
 
