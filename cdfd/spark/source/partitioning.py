@@ -161,10 +161,14 @@ def range_partitions(
     """The partitions of a snapshot, in order of its rows. Reads the checkpoint twice.
 
     Raises:
+        SchemaChangedError: as `Schemas.of` says.
         CdfdError: the checkpoint, or the footer of a file whose row count is not in the log, cannot be read.
     """
     version, live = snapshot
-    plan = Schemas(target.schema).of(version.plan, table.uri)
+    plan = version.plan
+    with Within(table.uri, plan.version):
+        # The plan has no scans yet, which is why `Schemas` would leave it as it is.
+        plan = replace(plan, schema=SchemaReconciler(target.schema).select(plan.schema))
     ranges = counted_paths(live, table, plan.version, execution_of(table, options), ordered=target.ordered)
     limit = options.partition_bytes
     if limit is None:

@@ -21,6 +21,10 @@ from cdfd.deliver import path_ranges
 from cdfd.deliver.path_ranges import range_numbers, sampled_bounds
 from cdfd.deliver.splits import RangeSplit
 from cdfd.delta import paths
+from cdfd.delta.actions import Metadata
+from cdfd.delta.types.datatypes import StructField, StructType
+from cdfd.delta.types.schema import ID, PHYSICAL_NAME, from_arrow, serialize
+from cdfd.delta.write.writing import metadata_fields
 from cdfd.errors import ConfigError, LogError, MissingFileError
 from cdfd.log import checkpoint_files
 from cdfd.log.listing import list_live
@@ -131,6 +135,13 @@ def test_without_ordinals(table: Made, tmp_path: Path) -> None:
     with pytest.raises(MissingFileError):
         read(made, partitions)
     assert [row["id"] for row in rows(reader(path, columns="id,_change_type", ignoreMissingFiles="true"))] == wanted
+
+
+def test_partitions_have_the_schema_of_the_requested_columns(table: Made) -> None:
+    """Executors read no other column."""
+    (partition, *_) = reader(table(), columns="id").partitions()
+    (split, *_) = partition.splits  # type: ignore[attr-defined]
+    assert split.plan.schema.names == ("id",)
 
 
 def live_paths(path: str) -> list[str]:
@@ -262,6 +273,34 @@ class TestStreams:
         assert (actual[-1]["id"], actual[-1]["_commit_version"]) == (2000, CHECKPOINT + 1)
         with streaming(path, maxPartitionBytes=1) as made:
             assert read(made, made.partitions(start, end)) == actual
+
+    @pytest.mark.parametrize("planning", ["driver", "executors"])
+    def test_a_column_renamed_after_a_failed_first_micro_batch(
+        self, table: Made, tmp_path: Path, planning: str
+    ) -> None:
+        """The query starts again with the new name, and Spark repeats the micro-batch of the snapshot."""
+        path = table(later=False)
+        wanted = [row["v"] for row in embedded(path)]
+        with streaming(path, snapshotPlanning=planning) as made:
+            start, end = made.initialOffset(), made.latestOffset()
+            made.partitions(start, end)
+
+        async def rename() -> None:
+            names = {"id": "id", "v": "name"}
+            columns = [
+                StructField(names[each.name], each.type, metadata={ID: number, PHYSICAL_NAME: each.name})
+                for number, each in enumerate(from_arrow(lake.SCHEMA), 1)
+            ]
+            mapping = {"delta.columnMapping.mode": "name", "delta.columnMapping.maxColumnId": "2"}
+            metadata = Metadata("T", serialize(StructType(tuple(columns))), (), mapping)
+            one = writer(tmp_path)
+            one.version = CHECKPOINT
+            await one.commit("RENAME COLUMN", [("metaData", metadata_fields(metadata))])
+
+        lake.run(rename())
+        with streaming(path, snapshotPlanning=planning) as made:
+            actual = read(made, made.partitions(made.initialOffset(), end))
+        assert [row["name"] for row in actual] == wanted
 
     @pytest.mark.parametrize("window", [1, 5, 1000])
     @pytest.mark.parametrize(
