@@ -2,7 +2,7 @@
 
 Each batch of changes is reduced to the last change of each key, and a MERGE applies them to the copy. Each row of the copy has the position
 of its last change, (`_commit_version`, `_change_ordinal`), in two additional columns. A change is applied only if it is newer than the row,
-so a repeated batch changes nothing:
+so a repeated batch changes no row:
 
 | change                         | row in the copy of an older position | of a newer one, or this | no row     |
 |--------------------------------|--------------------------------------|-------------------------|------------|
@@ -12,19 +12,20 @@ so a repeated batch changes nothing:
 In one version a key has one old and one new row at most, so the new one stays, whichever comes first (`SET id = id + 1`).
 
 * unless a later version is known to have deleted the key. A deleted row has no position, so a stream stores deleted keys and their times in a
-small Delta table in the folder of its checkpoint. A batch writes this table before its MERGE; if it fails in between, it is repeated and
-does both again. The table's id and the batch number identify a MERGE to Delta, so that a completed one is not repeated.
+small Delta table in the folder of its checkpoint. A batch writes this table before its MERGE. If the batch is repeated, it does both again.
 
 MERGE reads its source twice. So the last changes are stored once, as Spark's local checkpoint, and their keys become literals in MERGE's
 condition: all of them if they are few, otherwise their least and greatest values. Delta then skips files and rows of the copy before it
 shuffles them.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from itertools import starmap
+from threading import Lock
 from typing import Any, Final
 from uuid import uuid4
 
@@ -44,10 +45,7 @@ VERSION: Final = "_cdfd_version"
 ORDINAL: Final = "_cdfd_ordinal"
 _DELETED: Final = "_cdfd_deleted"
 _DELETES: Final = ("delete", "update_preimage")
-_TXN_APP: Final = "spark.databricks.delta.write.txnAppId"
-_TXN_VERSION: Final = "spark.databricks.delta.write.txnVersion"
-_STORED: Final = {"spark.databricks.delta.merge.materializeSource": "none"}
-"""The rows are stored. Delta would store them once more."""
+_MATERIALIZE_SOURCE: Final = "spark.databricks.delta.merge.materializeSource"
 _STATE_PARTITIONS: Final = "spark.databricks.delta.snapshotPartitions"
 _DEFAULT_STATE_PARTITIONS: Final = 50
 _LOST: Final = "CHECKPOINT_RDD_BLOCK_ID_NOT_FOUND"
@@ -139,11 +137,11 @@ class Upsert:
     deleted: str | None = None
     remembered: timedelta | None = None
     _kinds: Mapping[str, DataType] = field(default_factory=dict)
-    _stream: str | None = None
+    _has_deleted: bool = False
     _null_keys: bool = False
 
     def __call__(self, batch: DataFrame, batch_id: int = 0) -> None:
-        """Apply a batch. A repeated batch changes nothing.
+        """Apply a batch. A repeated batch changes no row.
 
         Raises:
             ConfigError: as in `apply_changes`.
@@ -171,17 +169,15 @@ class Upsert:
             count, deletes, same_key = self._survey(changes, kinds)
             if not count:
                 return
-            with _settings(spark, _STORED | _log_settings(spark)):
-                if self.deleted is None:
-                    self._merge(spark, changes, columns, same_key)
-                    return
-                stored = self._store_deleted(spark, changes, self.deleted, same_key if deletes else None, batch_id)
-                with _settings(spark, {_TXN_APP: f"cdfd.{stored}", _TXN_VERSION: str(batch_id)}):
+            with _merge_settings(spark):
+                kept = changes
+                if self.deleted is not None:
+                    self._store_deleted(spark, changes, self.deleted, same_key if deletes else None, batch_id)
                     # A later version may have deleted the row of a change.
                     later = sql.expr(f"{same_key} AND NOT s.{_DELETED} AND t.{VERSION} > s.{VERSION}")
                     tombstones = read_table(changes.sparkSession, self.deleted).alias("t")
                     kept = changes.alias("s").join(tombstones, later, "left_anti")
-                    self._merge(spark, kept, columns, same_key)
+                self._merge(spark, kept, columns, same_key)
         finally:
             # Free the rows of the local checkpoint. Spark Connect has no call for that, and frees them with its own reference.
             if (frame := getattr(changes, "_jdf", None)) is not None:
@@ -259,13 +255,13 @@ class Upsert:
 
     def _store_deleted(
         self, spark: SparkSession, changes: DataFrame, deleted: str, same_key: str | None, batch_id: int
-    ) -> str:
-        """Store the deleted keys, unless `same_key` is None; the id of their table."""
+    ) -> None:
+        """Store the deleted keys, unless `same_key` is None."""
         gone = changes.where(sql.col(_DELETED)).select(*map(quoted, self.keys), VERSION, ORDINAL, COMMIT_TIMESTAMP)
         table, names = identifier(deleted), gone.columns
-        if self._stream is None:
+        if not self._has_deleted:
             create_table(gone.limit(0), deleted, (), {})
-            self._stream = str(spark.sql(f"DESCRIBE DETAIL {table}").select("id").collect()[0][0])
+            self._has_deleted = True
         if same_key is not None:
             _run(
                 spark,
@@ -277,8 +273,7 @@ class Upsert:
             newest = read_table(spark, deleted).select(sql.unix_micros(sql.max(COMMIT_TIMESTAMP))).collect()[0][0]
             if newest is not None:
                 oldest = newest - self.remembered // timedelta(microseconds=1)
-                spark.sql(f"DELETE FROM {identifier(deleted)} WHERE {COMMIT_TIMESTAMP} < timestamp_micros({oldest})")
-        return self._stream
+                spark.sql(f"DELETE FROM {table} WHERE {COMMIT_TIMESTAMP} < timestamp_micros({oldest})")
 
     def _merge(self, spark: SparkSession, changes: DataFrame, columns: Sequence[str], same_key: str) -> None:
         names = [*columns, VERSION, ORDINAL]
@@ -290,31 +285,46 @@ class Upsert:
         _run(spark, changes, statement)
 
 
-def _log_settings(spark: SparkSession) -> dict[str, str]:
-    """A task for each core reads the log of a Delta table, unless the session says how many.
-
-    By default there are 50 tasks for each of about six jobs of a MERGE, which take more time than the rows of a small batch.
-    """
-    context = getattr(spark, "_sc", None)
-    if context is None or spark.conf.get(_STATE_PARTITIONS, None) is not None:
-        return {}  # Spark Connect does not say how many cores there are
-    return {_STATE_PARTITIONS: str(min(context.defaultParallelism, _DEFAULT_STATE_PARTITIONS))}
+_sharing: Final = Lock()
+_users: Final = Counter[SparkSession]()
+_before: Final = dict[SparkSession, dict[str, str | None]]()
 
 
 @contextmanager
-def _settings(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
-    """Settings of the session within the block."""
-    before = {name: spark.conf.get(name, None) for name in settings}
-    for name, value in settings.items():
-        spark.conf.set(name, value)
+def _merge_settings(spark: SparkSession) -> Iterator[None]:
+    """Settings with which MERGE is fast, in the session within the block.
+
+    A stream has a session of its own, but with Spark Connect: there, the session stays as it is, because other threads may write in it.
+    DataFrames that several threads apply share a session. The first one makes the settings, and the last one restores them.
+    """
+    context = getattr(spark, "_sc", None)
+    if context is None:
+        yield
+        return
+    with _sharing:
+        if not _users[spark]:
+            # The rows are stored. Delta would store them once more.
+            settings = {_MATERIALIZE_SOURCE: "none"}
+            if spark.conf.get(_STATE_PARTITIONS, None) is None:
+                # A task for each core reads the log of a Delta table, unless the session says how many. By default there are 50 tasks for
+                # each of about six jobs of a MERGE, which take more time than the rows of a small batch.
+                settings[_STATE_PARTITIONS] = str(min(context.defaultParallelism, _DEFAULT_STATE_PARTITIONS))
+            _before[spark] = {name: spark.conf.get(name, None) for name in settings}
+            for name, value in settings.items():
+                spark.conf.set(name, value)
+        _users[spark] += 1
     try:
         yield
     finally:
-        for name, old in before.items():
-            if old is None:
-                spark.conf.unset(name)
-            else:
-                spark.conf.set(name, old)
+        with _sharing:
+            _users[spark] -= 1
+            if not _users[spark]:
+                del _users[spark]
+                for name, old in _before.pop(spark).items():
+                    if old is None:
+                        spark.conf.unset(name)
+                    else:
+                        spark.conf.set(name, old)
 
 
 def _has_literals(changes: DataType, table: DataType) -> bool:
