@@ -10,6 +10,7 @@ from pyspark.sql.datasource import InputPartition
 
 from cdfd.deliver.splits import list_files, read_splits
 from cdfd.delta.paths import Prefixes
+from cdfd.log.log import DeltaLog
 from cdfd.log.table import Table
 from cdfd.plan.reconciliation import SchemaReconciler
 from cdfd.plan.shape.shape import AS_IT_IS
@@ -41,14 +42,18 @@ class ChangePartition(InputPartition):
 
 
 def open_table(options: SourceOptions) -> Table:
-    """Open a table. A process caches its tables, with their connections and file metadata."""
-    return _open(
+    """Open a table. A process caches its connections and file metadata.
+
+    Each call has a log of its own. The history of an earlier one would refuse a table that is dropped and created again.
+    """
+    table = _open(
         options.path,
         tuple(sorted(options.storage.items())),
         options.allowed_roots,
         options.path_prefixes,
         options.max_log_line,
     )
+    return replace(table, log=DeltaLog(table.log.storage, table.log.line_bytes))
 
 
 @lru_cache(maxsize=8)

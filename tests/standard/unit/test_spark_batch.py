@@ -1,6 +1,7 @@
 """A batch's planning and reading without Spark: in portions of any size, the rows are those of `cdfd.changes`."""
 
 import pickle
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -86,6 +87,15 @@ class TestPortions:
         (Path(numbers) / lake.entry_path(12)).write_bytes((Path(numbers) / "other" / lake.entry_path(1)).read_bytes())
         assert cdfd.snapshot(numbers).schema.names
         assert rows(read(made)) == wanted(numbers, 0, 11)
+
+
+def test_a_table_that_is_dropped_and_created_again_is_read(numbers: str) -> None:
+    """The process of a session or a notebook reads it by the same path."""
+    assert rows(read(reader(numbers))) == wanted(numbers)
+    shutil.rmtree(numbers)
+    lake.run(lake.table(LocalStorage(numbers), 3, lake.manual_clock(), table_id="U"))
+    assert len(wanted(numbers)) == 2
+    assert rows(read(reader(numbers))) == wanted(numbers)
 
 
 def test_errors_cross_processes(numbers: str) -> None:
