@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import threading
-from collections.abc import AsyncGenerator, Awaitable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
-from typing import Any, TypeVar, cast
+from typing import cast
 
 import pyarrow as pa
 
@@ -31,11 +30,10 @@ from cdfd.plan.reconciliation import SchemaReconciler
 from cdfd.plan.row_options import RowOptions
 from cdfd.plan.shape.chosen import Chosen
 from cdfd.runtime.arrays import type_with_views
-from cdfd.runtime.tasks import iterate_in_thread
+from cdfd.runtime.tasks import LoopThread, iterate_in_thread
 from cdfd.scan.execute import Execution
 from cdfd.scan.updates.net import NetChanges
 
-T = TypeVar("T")
 StorageOptions = Mapping[str, object]
 Columns = Sequence[str | Mapping[str, str] | Chosen] | str | None
 
@@ -112,7 +110,7 @@ def read_range(
     Raises:
         CdfdError: as `changes` does.
     """
-    with _Loop() as loop:
+    with LoopThread() as loop:
         first, last, header = loop.run(_range(table, start, end))
         schema = loop.run(range_schema(table.log, first, header))
     rows.check(schema)
@@ -125,7 +123,7 @@ def read_range(
 
     def all_changes() -> Iterator[pa.RecordBatch]:
         # This loop starts with the first read: a reader that is never read must not leave a thread behind.
-        with _Loop() as loop, table.tailer() as tailer:
+        with LoopThread() as loop, table.tailer() as tailer:
             planned = stream.versions(tailer, first, last)
             plans = (version.plan for version in iter(lambda: loop.run(anext(planned, None)), None))
             for changes in execution.batches(plans):
@@ -181,7 +179,7 @@ def snapshot(
     shape = shape_of(where, columns, mask, exclude_change_types)
     rows = RowOptions(shape=shape)
     table = Table.open(uri, storage_options, allowed_roots, path_prefixes=path_prefixes, max_log_line=max_log_line)
-    with _Loop() as loop:
+    with LoopThread() as loop:
         at = loop.run(state_version(table.log, version))
         live = loop.run(table.stream(rows).snapshot(at))
     rows.check(live.plan.schema)
@@ -280,36 +278,3 @@ async def _range(table: Table, start: Start, end: Start | None) -> tuple[int, in
     await check_version_exists(table.log, last, header.version)
     await check_range(table.log, first, last)
     return first, last, header if last in (first - 1, header.version) else await table.log.header(last)
-
-
-class _Loop:
-    """An event loop in its own thread, so that the blocking API also works inside a running loop (a notebook)."""
-
-    def __init__(self) -> None:
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="cdfd-log", daemon=True)
-        self._thread.start()
-
-    def run(self, work: Coroutine[Any, Any, T] | Awaitable[T]) -> T:
-        """Wait for `work`."""
-
-        async def awaited() -> T:
-            return await work
-
-        future = asyncio.run_coroutine_threadsafe(awaited(), self._loop)
-        try:
-            return future.result()
-        finally:
-            # After Ctrl-C, the work must end too.
-            future.cancel()
-
-    def __enter__(self) -> _Loop:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Stop the thread, and the worker threads of its loop."""
-        self.run(self._loop.shutdown_asyncgens())
-        self.run(self._loop.shutdown_default_executor())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()

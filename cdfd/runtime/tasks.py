@@ -1,4 +1,4 @@
-"""Tasks of the event loop that run side by side, and blocking iterators for it.
+"""Tasks of the event loop that run side by side, blocking iterators for it, and a loop for blocking functions.
 
 Cancellation is asyncio's: it comes once, and the clean-up that follows may await. Scopes of anyio would cancel each await of a delivery that
 is being aborted.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from concurrent.futures import Future
@@ -131,3 +132,42 @@ async def iterate_in_thread(
         close = getattr(items, "close", None)
         if close is not None and not ended:
             await loop.run_in_executor(None, close)
+
+
+class LoopThread:
+    """An event loop in its own thread, so that the blocking API also works inside a running loop (a notebook)."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="cdfd-log", daemon=True)
+        self._thread.start()
+
+    def run(self, work: Coroutine[Any, Any, T] | Awaitable[T]) -> T:
+        """Wait for `work`."""
+
+        async def awaited() -> T:
+            return await work
+
+        future = asyncio.run_coroutine_threadsafe(awaited(), self._loop)
+        try:
+            return future.result()
+        finally:
+            # After Ctrl-C, the work must end too.
+            future.cancel()
+
+    def __enter__(self) -> LoopThread:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Stop the thread, and the worker threads of its loop."""
+        self.run(self._loop.shutdown_asyncgens())
+        self.run(self._loop.shutdown_default_executor())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+def run_blocking(work: Coroutine[Any, Any, T]) -> T:
+    """Wait for `work`, also where a loop runs already (a notebook)."""
+    with LoopThread() as loop:
+        return loop.run(work)

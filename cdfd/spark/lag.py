@@ -9,7 +9,6 @@ The offsets in a query's progress have it, so this needs neither the table nor i
 from __future__ import annotations
 
 import ast
-import asyncio
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from cdfd.errors import ConfigError
 from cdfd.log.table import Table
 from cdfd.model.commit_time import commit_timestamp
 from cdfd.runtime.clock import SystemClock
+from cdfd.runtime.tasks import run_blocking
 from cdfd.spark.source.backlog import PendingBytes
 from cdfd.spark.source.offsets import Offset
 
@@ -78,7 +78,7 @@ def lag_now(progress: StreamingQueryProgress, table: str, storage_options: Mappi
     offsets = source_offsets(progress)
     if len(offsets) != 1:
         raise ConfigError(f"the progress has {len(offsets)} sources of cdfd", hint="`lag` returns one lag for each")
-    return asyncio.run(_current(offsets[0], Table.open(table, storage_options)))
+    return run_blocking(_current(offsets[0], Table.open(table, storage_options)))
 
 
 def source_offsets(progress: StreamingQueryProgress) -> list[Offset]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Mapping, Sequence
 from contextlib import aclosing
@@ -21,6 +20,7 @@ from cdfd.log.table import Table
 from cdfd.model.columns import CHANGE_ORDINAL
 from cdfd.model.plan import ChangePlan
 from cdfd.runtime.ordered_pool import map_in_order
+from cdfd.runtime.tasks import run_blocking
 from cdfd.scan.read import count_rows
 from cdfd.scan.table_files import TableFiles
 from cdfd.spark.engine.target import Target, resolve_target
@@ -60,7 +60,7 @@ def change_frame(spark: SparkSession, options: Mapping[str, str], *, ordinals: b
     if parsed.packed:
         raise ConfigError("packed rows are for streams", hint="Omit the option `packed`")
     table = open_table(parsed)
-    target = asyncio.run(resolve_target(table, parsed))
+    target = run_blocking(resolve_target(table, parsed))
     fields = [
         (name, field)
         for name, field in zip(target.names, target.spark_schema, strict=True)
@@ -119,11 +119,11 @@ def _by_spark(
     check_store(table.files, has_options=bool(options.storage) and not own_keys)
     field_ids = str(spark.conf.get("spark.sql.parquet.fieldId.read.enabled", "false")).lower() == "true"
     if options.start == "snapshot":
-        live = asyncio.run(listed_snapshot(table.stream(target.rows, target.schema), options, target.version))
+        live = run_blocking(listed_snapshot(table.stream(target.rows, target.schema), options, target.version))
         if live is not None:
             raise ReadByCdfd("executors list the files of the snapshot")
     schemas = Schemas(target.schema)
-    plans = asyncio.run(all_plans(table, options, target))
+    plans = run_blocking(all_plans(table, options, target))
     if sum(len(plan.scans) for plan in plans) > _MOST_PLANNED:
         raise ReadByCdfd("the files are too many for Spark's driver")
     files = list(file_rows(schemas.of(plan, table.uri) for plan in plans))
@@ -174,7 +174,7 @@ def _small_range(
     """
     # PySpark takes nested arrays apart to look for times without a zone, and fails where one is a slice.
     nested = any(isinstance(field.dataType, (ArrayType, MapType, StructType)) for _, field in fields)
-    if nested or options.start == "snapshot" or (plans := asyncio.run(_plans(table, options, target))) is None:
+    if nested or options.start == "snapshot" or (plans := run_blocking(_plans(table, options, target))) is None:
         return None
     names, spark_names = (tuple(each) for each in zip(*((name, field.name) for name, field in fields), strict=True))
     target, schemas = replace(target, names=names, spark_names=spark_names), Schemas(target.schema)

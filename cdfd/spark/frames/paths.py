@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import re
 from collections.abc import Iterable
@@ -11,6 +10,7 @@ from typing import Final
 from pyspark.sql import SparkSession
 
 from cdfd.errors import CdfdError, MissingFileError, NotFoundError
+from cdfd.runtime.tasks import LoopThread
 from cdfd.scan.table_files import MISSING_HINT, TableFiles
 from cdfd.spark.frames.groups import FileRows, ReadByCdfd
 from cdfd.storage.base import NamedTable, root_of
@@ -63,7 +63,7 @@ def spark_paths(rows: Iterable[FileRows], files: TableFiles, s3: str) -> dict[st
         PathError: a file lies outside the table.
     """
     paths = dict[str, str]()
-    with asyncio.Runner() as runner:
+    with LoopThread() as loop:
         for each in rows:
             path = each.scan.path
             if path in paths:
@@ -71,7 +71,7 @@ def spark_paths(rows: Iterable[FileRows], files: TableFiles, s3: str) -> dict[st
             try:
                 storage, inside = files.locate(path)
                 if isinstance(storage, LocalStorage):
-                    runner.run(storage.stat(inside))
+                    loop.run(storage.stat(inside))
                     paths[path] = f"file://{os.path.join(storage.root, inside)}"
                 else:
                     root = re.sub(r"^s3://", f"{s3}://", root_of(storage))

@@ -1,9 +1,7 @@
 """Where the schema of a topic's rows comes from: the table itself, the pipeline's schema topic, or a schema registry."""
 
-import asyncio
 import json
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from pydantic import ValidationError
@@ -16,6 +14,7 @@ from cdfd.delta.types.schema_string import serialize
 from cdfd.encode.registered import Registration
 from cdfd.errors import ConfigError, DataError, UnsupportedError
 from cdfd.log.table import Table
+from cdfd.runtime.tasks import run_blocking
 from cdfd.sinks.kafka.client.schema_registry import SchemaRegistry, login_of, tls_of
 from cdfd.sinks.kafka.settings import SchemaRegistry as Settings
 from cdfd.spark.records import avro as topic_avro
@@ -72,10 +71,7 @@ class SchemaSource:
             return table_type(struct.json()), versions
         if self.table is not None:
             log = Table.open(self.table, self.storage_options).log
-            # A thread of its own: in a notebook there is a loop already.
-            with ThreadPoolExecutor(1) as thread:
-                header = thread.submit(lambda: asyncio.run(log.header())).result()
-            return table_type(serialize(header.schema.struct)), versions
+            return table_type(serialize(run_blocking(log.header()).schema.struct)), versions
         if self.schema_topic is not None:
             return of_schema_topic(spark, self.schema_topic, topic, options), versions
         return topic_avro.table_type(list(versions.values())[-1], events=events), versions

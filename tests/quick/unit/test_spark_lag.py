@@ -13,6 +13,7 @@ pytest.importorskip("pyspark")
 
 from cdfd.errors import ConfigError
 from cdfd.spark.lag import Lag, lag, lag_now
+from cdfd.storage.local import LocalStorage
 from tests.quick.unit.test_spark_stream import file_sizes, insert, table
 from tests.support import lake
 
@@ -60,6 +61,12 @@ def test_lag_now_is_counted_in_the_table(tmp_path: Path) -> None:
     assert lag_now(at_end, path) == Lag(0, 0, 0.0)
     insert(path, 4, lake.rows(9))
     assert lag_now(at_end, path).versions == 1
+
+
+async def test_lag_now_is_counted_where_an_event_loop_runs(tmp_path: Path) -> None:
+    """As in a notebook."""
+    await lake.table(LocalStorage(str(tmp_path)), 5, lake.manual_clock())
+    assert lag_now(progress(END | START), str(tmp_path)).versions == 2
 
 
 def test_by_the_table_of_one_source(tmp_path: Path) -> None:

@@ -44,6 +44,17 @@ class TestQueries:
             assert before.count() == count
             assert cdfd.spark.changes(spark, table).count() == count + 3
 
+    async def test_frames_are_made_where_an_event_loop_runs(self, spark: SparkSession, tmp_path: Path) -> None:
+        """As in a notebook."""
+        table = numbers(spark, tmp_path)
+        for frame in (
+            cdfd.spark.changes(spark, table, reader="spark"),
+            cdfd.spark.changes(spark, table, reader="cdfd"),
+            cdfd.spark.changes(spark, table, options={"where": "id >= 0"}),
+            cdfd.spark.snapshot(spark, table),
+        ):
+            assert frame.count() == 20
+
 
 def test_2000_columns_are_read(spark: SparkSession, tmp_path: Path) -> None:
     names = [f"c{number}" for number in range(2000)]
