@@ -137,6 +137,16 @@ async def start_version(log: DeltaLog, start: Start | Bound, now_ms: int | None 
             return await log.latest_version() + 1
 
 
+async def fixed_bound(log: DeltaLog, bound: Bound) -> Bound:
+    """The same bound, whatever versions come later, and whenever it is resolved.
+
+    Raises:
+        LogError: more versions back than exist.
+    """
+    fixed = await _resolve(log, bound, SystemClock().now_ms())
+    return After(fixed) if isinstance(bound, After) and not isinstance(fixed, str) else fixed
+
+
 async def until_version(log: DeltaLog, until: Start | Bound | None, now_ms: int | None = None) -> int | None:
     """The last version to deliver; None for no end. `now` is the newest version, a timestamp the last version not after it.
 

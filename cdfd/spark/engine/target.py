@@ -12,8 +12,9 @@ from cdfd.delta.types import datatypes
 from cdfd.delta.types.datatypes import DataType, without_void
 from cdfd.delta.types.schema import TableSchema
 from cdfd.errors import ConfigError, GapError, LogError
+from cdfd.log.bounds import Bound
 from cdfd.log.range_schema import may_have_replaced, range_schema
-from cdfd.log.start import check_version_exists, start_version, state_version
+from cdfd.log.start import check_version_exists, fixed_bound, start_version, state_version
 from cdfd.log.table import Table
 from cdfd.model.columns import CHANGE_ORDINAL
 from cdfd.plan.row_options import AS_STORED, RowOptions
@@ -33,6 +34,7 @@ class Target:
         spark_names: the same names in Spark's spelling.
         whole: whether all columns of the table are requested.
         rows: the options of the rows, with these columns.
+        start: the start of a batch as of the same time as the version; None: the default.
     """
 
     version: int
@@ -41,6 +43,7 @@ class Target:
     spark_names: tuple[str, ...]
     whole: bool = True
     rows: RowOptions = AS_STORED
+    start: Bound | None = None
 
     @classmethod
     def of(
@@ -171,4 +174,8 @@ async def resolve_target(table: Table, options: SourceOptions, user_schema: Stru
             with suppress(GapError):
                 first = max(earliest, await start_version(table.log, options.start))
         schema = await range_schema(table.log, first, header)
-    return Target.of(schema, header.version, options.columns, user_schema, options.rows)
+    start = options.start
+    if start is not None:
+        with suppress(LogError):  # a batch meets it again, and a stream with a checkpoint does not need its start
+            start = await fixed_bound(table.log, start)
+    return replace(Target.of(schema, header.version, options.columns, user_schema, options.rows), start=start)

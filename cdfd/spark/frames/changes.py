@@ -32,14 +32,14 @@ from cdfd.spark.session import active_session
 from cdfd.spark.source.options import SourceOptions
 from cdfd.spark.source.partitioning import PlanRange, Schemas, listed_snapshot, partition_splits
 from cdfd.spark.source.reading import ChangePartition, execution_of, open_table, read_small
-from cdfd.spark.source.source import CdfdSource, all_plans, plans_of
+from cdfd.spark.source.source import CdfdSource, all_plans, first_version, plans_of
 from cdfd.storage.base import root_of
 
 logger = logging.getLogger("cdfd.spark")
 
 Reader = Literal["auto", "spark", "cdfd"]
 
-_ENDS: Final = ("endingversion", "endingtimestamp")
+_BOUNDS: Final = ("startingversion", "startingtimestamp", "endingversion", "endingtimestamp")
 
 _MOST_PLANNED: Final = 40_000
 """Files of all plans, at most. One file may have rows in several versions."""
@@ -79,11 +79,12 @@ def change_frame(spark: SparkSession, options: Mapping[str, str], *, ordinals: b
                 logger.info("the driver reads the changes of %s: %s", table.uri, reason)
                 return spark.createDataFrame(rows, StructType([field for _, field in fields]))
             logger.info('format("cdfd") reads the changes of %s: %s', table.uri, reason)
-    # The rows as `format("cdfd")` reads them, up to the same version.
+    # The rows as `format("cdfd")` reads them, of the same versions.
+    first = "snapshot" if parsed.start == "snapshot" else run_blocking(first_version(table, target))
     with active_session(spark):
         spark.dataSource.register(CdfdSource)
-    ends = {name: text for name, text in options.items() if name.lower().replace("_", "") not in _ENDS}
-    source = spark.read.format("cdfd").options(**ends).option("endingVersion", target.version)
+    others = {name: text for name, text in options.items() if name.lower().replace("_", "") not in _BOUNDS}
+    source = spark.read.format("cdfd").options(**others, startingVersion=first, endingVersion=target.version)
     return source.schema(StructType([field for _, field in fields])).load()
 
 

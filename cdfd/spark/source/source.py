@@ -46,7 +46,7 @@ class CdfdSource(DataSource):
 
     @short_errors
     def schema(self) -> StructType:
-        """The columns as of the last version to read. That version is fixed here, once for each DataFrame."""
+        """The columns as of the last version to read. The versions of a batch are fixed here, once for each DataFrame."""
         self._target = asyncio.run(resolve_target(open_table(self._options), self._options))
         rows = self._target.spark_schema
         return packed_schema(rows) if self._options.packed else rows
@@ -112,6 +112,13 @@ class BatchReader(DataSourceReader):
         return read_partition(partition, self._options)
 
 
+async def first_version(table: Table, target: Target) -> int:
+    """The first version to read. Raises what `start_version` does."""
+    if target.start == "latest":
+        return target.version + 1
+    return await start_version(table.log, "earliest" if target.start is None else target.start)
+
+
 async def plans_of(table: Table, options: SourceOptions, target: Target) -> AsyncGenerator[ChangePlan]:
     """The plans of the versions to read. Raises what planning raises."""
     last = target.version
@@ -119,11 +126,7 @@ async def plans_of(table: Table, options: SourceOptions, target: Target) -> Asyn
     if options.start == "snapshot":
         yield (await stream.snapshot(last)).plan
         return
-    first = (
-        last + 1
-        if options.start == "latest"
-        else await start_version(table.log, "earliest" if options.start is None else options.start)
-    )
+    first = await first_version(table, target)
     try:
         await check_range(table.log, first, last)
     except LogError as error:

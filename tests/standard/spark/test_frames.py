@@ -44,6 +44,13 @@ class TestQueries:
             assert before.count() == count
             assert cdfd.spark.changes(spark, table).count() == count + 3
 
+    def test_frame_of_cdfd_begins_where_it_did_when_it_was_made(self, spark: SparkSession, tmp_path: Path) -> None:
+        table = numbers(spark, tmp_path)
+        newest = cdfd.spark.changes(spark, table, -1, reader="cdfd")
+        following = cdfd.spark.changes(spark, table, "latest", reader="cdfd")
+        spark.range(3).write.format("delta").mode("append").save(table)
+        assert (newest.count(), following.count()) == (20, 0)
+
     async def test_frames_are_made_where_an_event_loop_runs(self, spark: SparkSession, tmp_path: Path) -> None:
         """As in a notebook."""
         table = numbers(spark, tmp_path)

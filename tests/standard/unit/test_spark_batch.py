@@ -12,7 +12,9 @@ import pytest
 pytest.importorskip("pyspark")
 
 import cdfd
+from cdfd.demo.writer import TableWriter
 from cdfd.errors import CdfdError, ConfigError, GapError, LogError, SchemaChangedError
+from cdfd.runtime.clock import SystemClock
 from cdfd.scan.splits import FILE_BYTES
 from cdfd.spark.source.source import BatchReader, CdfdSource
 from cdfd.storage.local import LocalStorage
@@ -21,11 +23,15 @@ from tests.support import lake
 GOLDEN = Path(__file__).parents[4] / "shared" / "golden"
 
 
+def source(path: str, **options: object) -> CdfdSource:
+    return CdfdSource({"path": path} | {name: str(value) for name, value in options.items()})
+
+
 def reader(path: str, **options: object) -> BatchReader:
-    source: CdfdSource = CdfdSource({"path": path} | {name: str(value) for name, value in options.items()})
-    schema = source.schema()
+    made = source(path, **options)
+    schema = made.schema()
     # Spark carries it to another process after it was asked for its schema.
-    carried: CdfdSource = pickle.loads(pickle.dumps(source))
+    carried: CdfdSource = pickle.loads(pickle.dumps(made))
     return carried.reader(schema)
 
 
@@ -81,12 +87,31 @@ class TestPortions:
         assert rows(read(reader(numbers, startingVersion="latest"))) == []
 
     def test_what_comes_later_is_not_read(self, numbers: str) -> None:
-        """The last version is resolve_target where the schema is."""
+        """The versions are fixed where the schema is."""
         made = reader(numbers)
         lake.run(lake.table(LocalStorage(f"{numbers}/other"), 2, lake.manual_clock()))
         (Path(numbers) / lake.entry_path(12)).write_bytes((Path(numbers) / "other" / lake.entry_path(1)).read_bytes())
         assert cdfd.snapshot(numbers).schema.names
         assert rows(read(made)) == wanted(numbers, 0, 11)
+
+
+@pytest.mark.parametrize(
+    ("start", "first"), [({"startingVersion": -1}, 11), ({"startingVersion": "after -2"}, 11), ({}, 0)]
+)
+def test_a_start_is_fixed_where_the_schema_is(numbers: str, start: dict[str, Any], first: int) -> None:
+    made = source(numbers, **start)
+    schema = made.schema()
+    later = TableWriter(LocalStorage(numbers), lake.SCHEMA, clock=lake.manual_clock(), table_id="T", version=11)
+    lake.run(later.insert(lake.rows(99)))
+    for _ in range(2):
+        assert rows(read(made.reader(schema))) == wanted(numbers, first, 11)
+
+
+def test_a_time_before_now_is_fixed_where_the_schema_is(numbers: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = source(numbers, startingTimestamp="1 hour ago")
+    schema, later = made.schema(), SystemClock().now_ms() + 2 * 3_600_000
+    monkeypatch.setattr(SystemClock, "now_ms", lambda _: later)
+    assert rows(read(made.reader(schema))) == wanted(numbers)
 
 
 def test_a_table_that_is_dropped_and_created_again_is_read(numbers: str) -> None:
