@@ -92,10 +92,20 @@ def _with_zone(name: str, text: str, spark: SparkSession) -> str:
     """An option; a time without a zone is one of the session's zone, as in delta-spark."""
     if not name.lower().endswith("timestamp"):
         return text
+    return time_in_zone(text, str(spark.conf.get("spark.sql.session.timeZone")))
+
+
+def time_in_zone(text: str, zone: str) -> str:
+    """A time, with a zone of Spark's if it has none: the name of a region, or an offset such as `+02:00`."""
+    if text.strip().isdigit():
+        return text  # milliseconds. Python would read some of them as a date
+    offset = zone.removeprefix("UTC").removeprefix("GMT")
     try:
         moment = datetime.fromisoformat(text.strip())
-        if moment.tzinfo is None:
-            moment = moment.replace(tzinfo=ZoneInfo(str(spark.conf.get("spark.sql.session.timeZone"))))
+        if moment.tzinfo is None and offset.startswith(("+", "-")):
+            moment = datetime.fromisoformat(moment.isoformat() + offset)
+        elif moment.tzinfo is None:
+            moment = moment.replace(tzinfo=ZoneInfo(zone))
     except (ValueError, KeyError):
         return text  # another form of a time, or a zone that only Java knows
     return moment.isoformat()

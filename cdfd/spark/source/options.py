@@ -6,7 +6,6 @@ import difflib
 import logging
 import re
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import cache
@@ -265,10 +264,9 @@ def _moment(name: str, text: str) -> datetime | timedelta | After:
         bound = ""
     if isinstance(bound, After) and not isinstance(bound.bound, int) and name.startswith("start"):
         return bound
-    if isinstance(bound, datetime):
-        with suppress(ValueError):  # such as a number of milliseconds
-            if datetime.fromisoformat(text.strip()).tzinfo is None:
-                _warn_of_zone(name)
+    is_number = text.strip().isdigit()  # of milliseconds, which Python may read as a date
+    if isinstance(bound, datetime) and not is_number and datetime.fromisoformat(text.strip()).tzinfo is None:
+        _warn_of_zone(name)
     if isinstance(bound, datetime | timedelta):
         return bound
     raise ConfigError(

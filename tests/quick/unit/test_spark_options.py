@@ -174,6 +174,7 @@ class TestOffsets:
         ("2026-01-01T12:30:00Z", False),
         ("2026-01-01 12:30:00-05:00", False),
         ("1767225600000", False),
+        ("1765110511154", False),  # Python reads it as a time of 1765
         ("1 hour ago", False),
     ],
 )
