@@ -103,12 +103,13 @@ def plan_splits(
         limit: bytes of files; each file weighs `FILE_BYTES` besides.
         start: where to begin, with the ordinal of the first row; None for the beginning.
         end: the number of the scan to end before; None for the end.
-        ordered: False if neither the order of rows nor their ordinals are needed. No change data file is read twice then.
+        ordered: False if neither the order of rows nor their ordinals are needed. No change data file is read twice then, unless the key
+            orders its images: only neighbours are pairs.
     """
     part, ordinal = (0, 0) if start is None else (start.part, start.ordinal)
     stop = len(plan.scans) if end is None else min(end, len(plan.scans))
     scans = plan.scans[part:stop]
-    whole = not ordered and len(scans) == len(plan.scans) and not isinstance(scans, LiveScans)
+    whole = not ordered and not plan.key and len(scans) == len(plan.scans) and not isinstance(scans, LiveScans)
     if whole and scans and scans[0].change_type is None and scans[0].bucket is None:
         # Change data files, which are not read in halves.
         scans = tuple(replace(scan, image_phase="as_written") for scan in scans if scan.image_phase != "late")

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 pytest.importorskip("pyspark")
@@ -14,6 +15,7 @@ pytest.importorskip("pyspark")
 import cdfd
 from cdfd.demo.writer import TableWriter
 from cdfd.errors import CdfdError, ConfigError, GapError, LogError, SchemaChangedError
+from cdfd.plan import refining
 from cdfd.runtime.clock import SystemClock
 from cdfd.scan.splits import FILE_BYTES
 from cdfd.spark.source.source import BatchReader, CdfdSource
@@ -112,6 +114,23 @@ def test_a_time_before_now_is_fixed_where_the_schema_is(numbers: str, monkeypatc
     schema, later = made.schema(), SystemClock().now_ms() + 2 * 3_600_000
     monkeypatch.setattr(SystemClock, "now_ms", lambda _: later)
     assert rows(read(made.reader(schema))) == wanted(numbers)
+
+
+@pytest.mark.parametrize("bucket_bytes", [1, 1 << 30])
+def test_change_types_without_ordinals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bucket_bytes: int) -> None:
+    """The images of large change data files are pairs by the order of the key, also where no order is requested."""
+    monkeypatch.setattr(refining, "BUCKET_BYTES", bucket_bytes)
+    path = str(tmp_path)
+
+    async def made() -> None:
+        writer = await lake.table(LocalStorage(path), 5, lake.manual_clock())
+        await writer.update(pc.field("id") < 3, {"id": pc.add(pc.field("id"), pa.scalar(10))})
+
+    lake.run(made())
+    expected = [row["_change_type"] for row in cdfd.changes(path, 5, key="id").read_all().to_pylist()]
+    assert set(expected) == {"delete", "insert"}
+    made_reader = reader(path, startingVersion=5, key="id", columns="id,_change_type")
+    assert [row["_change_type"] for batch in read(made_reader) for row in batch.to_pylist()] == expected
 
 
 def test_a_table_that_is_dropped_and_created_again_is_read(numbers: str) -> None:
