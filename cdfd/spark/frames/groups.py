@@ -94,7 +94,7 @@ def file_rows(plans: Iterable[ChangePlan]) -> Iterator[FileRows]:
         ReadByCdfd: a plan has other rows than those of files.
     """
     for plan in plans:
-        if plan.refinement is not None:
+        if plan.refinement is not None or plan.key:
             raise ReadByCdfd(f"version {plan.version} has updates that are found by a key or by row ids")
         for scan in plan.scans:
             if scan.image_phase != "late":  # the other half of the same file

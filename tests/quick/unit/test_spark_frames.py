@@ -51,9 +51,17 @@ class TestGroups:
         actual = list(groups.file_rows([replace(PLAN, scans=images, origin="cdc")]))
         assert [each.scan.path for each in actual] == ["a", "b"]
 
-    def test_derived_updates_are_left_to_cdfd(self) -> None:
+    @pytest.mark.parametrize(
+        "plan",
+        [
+            replace(PLAN, refinement=Refinement((SCAN,), ("id",))),
+            # Large change data files, of which only neighbours are pairs.
+            replace(PLAN, origin="cdc", key=("id",)),
+        ],
+    )
+    def test_derived_updates_are_left_to_cdfd(self, plan: ChangePlan) -> None:
         with pytest.raises(ReadByCdfd, match="version 3 has updates"):
-            list(groups.file_rows([replace(PLAN, refinement=Refinement((SCAN,), ("id",)))]))
+            list(groups.file_rows([plan]))
 
     def test_constants_decide_while_groups_are_few(self, monkeypatch: pytest.MonkeyPatch) -> None:
         some = files(SCAN, replace(SCAN, path="b"), replace(SCAN, path="c", partition_values={"p": "y"}))
