@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
@@ -32,7 +33,7 @@ from cdfd.spark.session import active_session
 from cdfd.spark.source.options import SourceOptions
 from cdfd.spark.source.partitioning import PlanRange, Schemas, listed_snapshot, partition_splits
 from cdfd.spark.source.reading import ChangePartition, execution_of, open_table, read_small
-from cdfd.spark.source.source import CdfdSource, all_plans, first_version, plans_of
+from cdfd.spark.source.source import CdfdSource, first_version, plans_of
 from cdfd.storage.base import root_of
 
 logger = logging.getLogger("cdfd.spark")
@@ -42,7 +43,7 @@ Reader = Literal["auto", "spark", "cdfd"]
 _BOUNDS: Final = ("startingversion", "startingtimestamp", "endingversion", "endingtimestamp")
 
 _MOST_PLANNED: Final = 40_000
-"""Files of all plans, at most. One file may have rows in several versions."""
+"""Files of all plans, at most, and versions. One file may have rows in several versions."""
 
 RANGE_BYTES: Final = 8 << 20
 """Bytes of the files of a small range, at most. Planning a query of `format("cdfd")` takes longer than reading them."""
@@ -69,13 +70,16 @@ def change_frame(spark: SparkSession, options: Mapping[str, str], *, ordinals: b
         or any(each.name.lower() == CHANGE_ORDINAL for each in parsed.columns or ())
     ]
     if reader != "cdfd":
+        plans: list[ChangePlan] | None = None
         try:
-            return _by_spark(spark, table, parsed, target, fields, explicit=reader == "spark")
+            _check_options(spark, table, parsed, target, explicit=reader == "spark")
+            plans = run_blocking(_plan(table, parsed, target, _MOST_PLANNED))
+            return _by_spark(spark, table, target, fields, plans)
         except ReadByCdfd as reason:
             if reader == "spark":
                 what, hint = f"Spark's reader cannot read the rows: {reason}", "Omit `reader`: cdfd reads the rows then"
                 raise UnsupportedError(what, table=table.uri, hint=hint) from None
-            if (rows := _small_range(table, parsed, target, fields)) is not None:
+            if (rows := _small_range(table, parsed, target, fields, plans)) is not None:
                 logger.info("the driver reads the changes of %s: %s", table.uri, reason)
                 return spark.createDataFrame(rows, StructType([field for _, field in fields]))
             logger.info('format("cdfd") reads the changes of %s: %s', table.uri, reason)
@@ -111,16 +115,10 @@ def time_in_zone(text: str, zone: str) -> str:
     return moment.isoformat()
 
 
-def _by_spark(
-    spark: SparkSession,
-    table: Table,
-    options: SourceOptions,
-    target: Target,
-    fields: Sequence[tuple[str, StructField]],
-    *,
-    explicit: bool,
-) -> DataFrame:
-    """The rows as Spark's reader reads them. Raises ReadByCdfd where it does not, or takes longer. `explicit`: the user asks for it."""
+def _check_options(
+    spark: SparkSession, table: Table, options: SourceOptions, target: Target, *, explicit: bool
+) -> None:
+    """Raises ReadByCdfd if the options alone say that Spark's reader does not read the rows. `explicit`: the user asks for it."""
     shape = options.rows.shape
     if options.net or options.rows.drop_unchanged or shape.where is not None or shape.masks or shape.excluded:
         raise ReadByCdfd("an option changes rows or leaves some out")
@@ -128,15 +126,44 @@ def _by_spark(
         raise ReadByCdfd("missing files are skipped")
     own_keys = explicit or has_own_keys(spark, root_of(table.files.storage))
     check_store(table.files, has_options=bool(options.storage) and not own_keys)
-    field_ids = str(spark.conf.get("spark.sql.parquet.fieldId.read.enabled", "false")).lower() == "true"
     if options.start == "snapshot":
         live = run_blocking(listed_snapshot(table.stream(target.rows, target.schema), options, target.version))
         if live is not None:
             raise ReadByCdfd("executors list the files of the snapshot")
-    schemas = Schemas(target.schema)
-    plans = run_blocking(all_plans(table, options, target))
-    if sum(len(plan.scans) for plan in plans) > _MOST_PLANNED:
+
+
+async def _plan(
+    table: Table, options: SourceOptions, target: Target, most: int, most_bytes: float = math.inf
+) -> list[ChangePlan]:
+    """The plans of the range; up to the one that exceeds `most` files and versions, or `most_bytes`."""
+    plans, count, size = list[ChangePlan](), 0, 0
+    async with aclosing(plans_of(table, options, target)) as versions:
+        async for plan in versions:
+            plans.append(plan)
+            count += _count(plan)
+            size += plan.size
+            if count > most or size > most_bytes:
+                break
+    return plans
+
+
+def _count(*plans: ChangePlan) -> int:
+    """The number of versions, and of their files."""
+    return sum(1 + len(plan.scans) for plan in plans)
+
+
+def _by_spark(
+    spark: SparkSession,
+    table: Table,
+    target: Target,
+    fields: Sequence[tuple[str, StructField]],
+    plans: Sequence[ChangePlan],
+) -> DataFrame:
+    """The rows as Spark's reader reads them. Raises ReadByCdfd where it does not, or takes longer."""
+    if _count(*plans) > _MOST_PLANNED:
         raise ReadByCdfd("the files are too many for Spark's driver")
+    field_ids = str(spark.conf.get("spark.sql.parquet.fieldId.read.enabled", "false")).lower() == "true"
+    schemas = Schemas(target.schema)
     files = list(file_rows(schemas.of(plan, table.uri) for plan in plans))
     check_files(files)
     for schema in {id(each.schema): each.schema for each in files}.values():
@@ -177,15 +204,24 @@ def _with_ordinals(files: Sequence[FileRows], of: TableFiles) -> list[FileRows]:
 
 
 def _small_range(
-    table: Table, options: SourceOptions, target: Target, fields: Sequence[tuple[str, StructField]]
+    table: Table,
+    options: SourceOptions,
+    target: Target,
+    fields: Sequence[tuple[str, StructField]],
+    plans: Sequence[ChangePlan] | None,
 ) -> pa.Table | None:
     """The rows of a small range, which become part of the plan, so that no task opens a file.
 
-    None if the range is large, is a snapshot, or has nested columns. Raises what `plans_of` and `read_partition` do.
+    None if the range is large, is a snapshot, or has nested columns. `plans` is None if they are not made yet. Raises what `plans_of` and
+    `read_partition` do.
     """
     # PySpark takes nested arrays apart to look for times without a zone, and fails where one is a slice.
     nested = any(isinstance(field.dataType, (ArrayType, MapType, StructType)) for _, field in fields)
-    if nested or options.start == "snapshot" or (plans := run_blocking(_plans(table, options, target))) is None:
+    if nested or options.start == "snapshot":
+        return None
+    if plans is None:
+        plans = run_blocking(_plan(table, options, target, RANGE_FILES, RANGE_BYTES))
+    if _count(*plans) > RANGE_FILES or sum(plan.size for plan in plans) > RANGE_BYTES:
         return None
     names, spark_names = (tuple(each) for each in zip(*((name, field.name) for name, field in fields), strict=True))
     target, schemas = replace(target, names=names, spark_names=spark_names), Schemas(target.schema)
@@ -195,15 +231,3 @@ def _small_range(
     partition = ChangePartition(tuple(split for splits in groups for split in splits), target)
     batches = read_small(partition, options)
     return pa.Table.from_batches(batches) if batches else None
-
-
-async def _plans(table: Table, options: SourceOptions, target: Target) -> list[ChangePlan] | None:
-    plans, size, files = list[ChangePlan](), 0, 0
-    async with aclosing(plans_of(table, options, target)) as versions:
-        async for plan in versions:
-            plans.append(plan)
-            size += plan.size
-            files += 1 + len(plan.scans)
-            if size > RANGE_BYTES or files > RANGE_FILES:
-                return None
-    return plans

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -13,8 +16,10 @@ from pyspark.sql import DataFrame, SparkSession
 import cdfd
 import cdfd.spark
 from cdfd.errors import MissingFileError, PathError
-from cdfd.spark.frames import groups
+from cdfd.model.plan import ChangePlan
+from cdfd.spark.frames import changes, groups
 from cdfd.spark.frames.paths import has_own_keys
+from cdfd.spark.source import source
 from tests.support.spark.workload import settings
 
 pytestmark = pytest.mark.usefixtures("registered")
@@ -81,6 +86,29 @@ class TestReader:
         assert is_by_spark(cdfd.spark.changes(spark, table))
         monkeypatch.setattr(groups, "FEW_FILES", 1)
         assert not is_by_spark(cdfd.spark.changes(spark, table))
+
+    def test_range_is_planned_once_and_no_further_than_needed(
+        self, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        table, planned = numbers(spark, tmp_path), list[int]()
+        for _ in range(3):
+            spark.range(1).write.format("delta").mode("append").save(table)
+
+        async def plans_of(*arguments: Any) -> AsyncGenerator[ChangePlan]:
+            async with aclosing(source.plans_of(*arguments)) as plans:
+                async for plan in plans:
+                    planned.append(plan.version)
+                    yield plan
+
+        monkeypatch.setattr(changes, "plans_of", plans_of)
+        monkeypatch.setattr(groups, "FEW_FILES", 0)
+        assert cdfd.spark.changes(spark, table).count() == 23  # read by the driver
+        assert planned == [0, 1, 2, 3]
+        planned.clear()
+        monkeypatch.setattr(changes, "RANGE_FILES", 1)
+        monkeypatch.setattr(changes, "_MOST_PLANNED", 4)
+        assert cdfd.spark.changes(spark, table).count() == 23
+        assert planned == [0, 1]
 
     def test_columns_by_id_are_read_by_spark_if_the_session_finds_them(
         self, spark: SparkSession, tmp_path: Path
