@@ -8,9 +8,9 @@ The offsets in a query's progress have it, so this needs neither the table nor i
 
 from __future__ import annotations
 
-import ast
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
@@ -84,22 +84,13 @@ def lag_now(progress: StreamingQueryProgress, table: str, storage_options: Mappi
 def source_offsets(progress: StreamingQueryProgress) -> list[Offset]:
     """The end of each source of cdfd."""
     offsets = []
-    for source in progress.sources:
-        try:
-            fields = _parse(source.endOffset)
-            if isinstance(fields, dict):
-                offsets.append(Offset.from_json(fields))
-        except (ValueError, SyntaxError, ConfigError):
-            continue  # another source's
+    # From the JSON: PySpark 4.1 has the offsets of its own objects as Python writes dictionaries.
+    for source in json.loads(progress.json)["sources"]:
+        end = source.get("endOffset")
+        with suppress(ConfigError):  # another source's
+            if isinstance(end, Mapping):
+                offsets.append(Offset.from_json(end))
     return offsets
-
-
-def _parse(text: str) -> object:
-    try:
-        return json.loads(text)
-    except ValueError:
-        # PySpark 4.1 has offsets as Python writes dictionaries, but JSON in events of listeners.
-        return ast.literal_eval(text)
 
 
 async def _current(offset: Offset, table: Table) -> Lag:
