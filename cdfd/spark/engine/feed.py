@@ -28,7 +28,7 @@ from cdfd.sinks.configured import connector
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from cdfd.spark.engine.queries import Batch
+    from cdfd.spark.engine.queries import Report
     from cdfd.spark.engine.sessions import Sessions
 
 logger = logging.getLogger("cdfd.feed")
@@ -142,15 +142,15 @@ class SparkFeed:
         while not self.stop.is_set():
             try:
                 delivered = False
-                async for _ in self._batches():
+                async for _ in self._reports():
                     delivered = True
             except SchemaChangedError as error:
                 if self.table.on_schema_change == "stop" or not delivered:
                     raise
                 logger.info("%s: restarting the query", error.what, extra={"table": self.table.uri})
 
-    async def _batches(self) -> AsyncIterator[Batch]:
-        """The micro-batches that a query has delivered, until stopped."""
+    async def _reports(self) -> AsyncIterator[Report]:
+        """The reports of a query, until stopped."""
         from cdfd.spark.engine import queries
 
         session = await asyncio.to_thread(self.sessions.get)
@@ -161,33 +161,32 @@ class SparkFeed:
             raise
         logger.info("query %s started", query.name, extra={"table": self.table.uri, "query": query.id})
         try:
-            async for batch in self._watch(query):
-                yield batch
+            async for report in self._watch(query):
+                yield report
         except CdfdError as error:
             await asyncio.to_thread(self.sessions.check, session, error)
             raise
         finally:
             await asyncio.to_thread(_stop, query)
 
-    async def _watch(self, query: StreamingQuery) -> AsyncIterator[Batch]:
+    async def _watch(self, query: StreamingQuery) -> AsyncIterator[Report]:
         from cdfd.spark.engine import queries
 
-        newest = -1
+        last: Report | None = None
         while not self.stop.is_set():
             error = await asyncio.to_thread(queries.error_of, query, self.table)
-            batch = await asyncio.to_thread(queries.last_batch, query, self.table)
-            if batch is not None and batch.number > newest:
-                first = newest < 0
-                if first:
-                    self.monitor.started(batch.following)
-                if batch.newest is not None:
-                    self.monitor.found_version(batch.newest)
-                self.monitor.committed(batch.following, [], {"other": batch.rows} if batch.rows else {}, 0)
-                newest = batch.number
-                yield batch
+            for report in await asyncio.to_thread(queries.reports, query, self.table, last):
+                if last is None:
+                    self.monitor.started(report.following)
+                self.monitor.found_version(report.newest)
+                if report.delivered or last is None:
+                    self.monitor.committed(report.following, [], {"other": report.rows} if report.rows else {}, 0)
+                last = report
+                yield report
             if error is not None:
                 raise error
-            if await asyncio.to_thread(queries.is_idle, query, self.table):
+            # A query that has not begun its first trigger is idle, too.
+            if last is not None and await asyncio.to_thread(queries.is_idle, query, self.table):
                 self.monitor.at_tip()
             await self.clock.wait(self.stop, POLL_SECONDS)
 

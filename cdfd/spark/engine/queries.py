@@ -1,13 +1,13 @@
 """`engine.kind: spark`: a table's feed as a query of Structured Streaming, from `format("cdfd")` to `format("cdfd-kafka")`."""
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Final
 
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming.listener import StreamingQueryProgress
 from pyspark.sql.streaming.query import StreamingQuery
 
 import cdfd.spark
@@ -17,8 +17,8 @@ from cdfd.errors import CdfdError, ConfigError, SchemaChangedError, SinkError, S
 from cdfd.log.bounds import After, parse_bound
 from cdfd.model.position import Position
 from cdfd.spark.engine.sessions import FAILURES, first_line
+from cdfd.spark.lag import source_offsets
 from cdfd.spark.session import active_session
-from cdfd.spark.source.offsets import Offset
 from cdfd.spark.source.options import STORAGE, option_text, written
 
 _OURS: Final = re.compile(r"^cdfd\.[a-z_.]+\.(\w+): (.*)$", re.MULTILINE)
@@ -27,20 +27,24 @@ _PERMANENT: Final = (errors.LogError, errors.UnsupportedError, errors.DataError,
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
-    """A delivered micro-batch.
+class Report:
+    """The report of a trigger of a query: of a micro-batch that it has delivered, or that there was nothing to read.
 
     Attributes:
-        number: its number in the query; -1: none.
+        timestamp: when the trigger began, which tells reports apart.
+        number: of the micro-batch; without one, that of the next micro-batch.
+        delivered: whether there was a micro-batch.
         rows: number of rows.
         following: the next position.
-        newest: the newest known version; None if unknown.
+        newest: the newest known version.
     """
 
+    timestamp: str
     number: int
+    delivered: bool
     rows: int
     following: Position
-    newest: int | None
+    newest: int
 
 
 def location(config: Settings, table: Table) -> str:
@@ -104,27 +108,38 @@ def _start(start: str) -> dict[str, str]:
     return {"startingTimestamp" if isinstance(inner, timedelta) else "startingVersion": start}
 
 
-def last_batch(query: StreamingQuery, table: Table) -> Batch | None:
-    """The last micro-batch that a query has delivered; None if there is none yet.
+def reports(query: StreamingQuery, table: Table, last: Report | None) -> list[Report]:
+    """The reports of a query after `last`, in order; None: all that Spark has kept.
 
     Raises:
         CdfdError: Spark does not answer.
     """
     try:
-        progress = query.lastProgress
-        if progress is None:
-            return None
-        # From the JSON: the object's own offsets are the Python text of dictionaries.
-        document = json.loads(progress.json)
-        source = document["sources"][0]
-        following = _position(source["endOffset"])
-        newest = _position(source["latestOffset"])
-        if following is None:
-            return None
-        seen = None if newest is None else newest.version - (0 if newest.part else 1)
-        return Batch(document["batchId"], document["numInputRows"], following, seen)
+        newest = query.lastProgress
+        if newest is None or (last is not None and newest.timestamp == last.timestamp):
+            return []
+        recent = [newest]
+        if last is None or newest.batchId > last.number + last.delivered:
+            # Some were missed. Spark has the last hundred, and each takes many calls of the JVM.
+            recent = query.recentProgress
+            times = [progress.timestamp for progress in recent]
+            if last is not None and last.timestamp in times:
+                recent = recent[times.index(last.timestamp) + 1 :]
+        return [_report(progress) for progress in recent if source_offsets(progress)]
     except FAILURES as error:
         raise failure(error, table) from error
+
+
+def _report(progress: StreamingQueryProgress) -> Report:
+    (offset, *_) = source_offsets(progress)
+    return Report(
+        progress.timestamp,
+        progress.batchId,
+        "addBatch" in progress.durationMs,
+        progress.numInputRows,
+        offset.position,
+        offset.position.basis if offset.backlog is None else offset.backlog.newest,
+    )
 
 
 def is_idle(query: StreamingQuery, table: Table) -> bool:
@@ -164,8 +179,3 @@ def failure(error: BaseException, table: Table) -> CdfdError:
         made, (*_PERMANENT, SchemaChangedError, errors.TableChangedError, errors.FencedError)
     )
     return made
-
-
-def _position(offset: Any) -> Position | None:
-    document = json.loads(offset) if isinstance(offset, str) else offset
-    return Offset.from_json(document).position if isinstance(document, Mapping) else None
