@@ -35,7 +35,8 @@ class SinkOptions:
         config: all settings.
         table: the table of the rows.
         sink: Kafka.
-        job: name of a batch job, whose rows are written once, even if it runs again; None: a new name each time.
+        job: name of a batch job, whose rows are written once, even if it runs again, while no other job or query of the table ran in
+            between; None: a new name each time.
         snapshot: version of a snapshot, whose rows some formats mark as live rows; None: no snapshot.
         shaped: whether the rows have their shape already.
     """
