@@ -1,4 +1,4 @@
-"""`engine.kind: spark`: what a daemon makes of the reports of a query, without Spark."""
+"""`engine.kind: spark`: the tables that it takes, and what a daemon makes of the reports of a query; without Spark."""
 
 from __future__ import annotations
 
@@ -12,10 +12,13 @@ import pytest
 
 pytest.importorskip("pyspark")
 
+from cdfd.config.parser import parse
+from cdfd.config.settings import Settings
 from cdfd.deliver.monitor import Monitor
+from cdfd.errors import ConfigError
 from cdfd.model.position import Position
 from cdfd.model.version import Version
-from cdfd.spark.engine.feed import SparkFeed
+from cdfd.spark.engine.feed import SparkFeed, check
 from cdfd.spark.source.backlog import Backlog
 from cdfd.spark.source.offsets import Offset
 
@@ -67,6 +70,17 @@ class Events(Monitor):
         self, following: Position, versions: Sequence[Version], rows: Mapping[str, int], bytes_read: int
     ) -> None:
         self.events.append(("committed", following.version, sum(rows.values())))
+
+
+def configuration(table: Mapping[str, object]) -> Settings:
+    document = {
+        "pipeline": "p",
+        "tables": [table],
+        "sink": {"kind": "kafka", "bootstrap_servers": "a:1"},
+        "progress": {"ledger": "none"},
+        "engine": {"kind": "spark", "spark": {"checkpoint": "/checkpoints"}},
+    }
+    return parse(json.dumps(document), {})
 
 
 def events_of(*polls: Callable[[Query], object]) -> list[tuple[Any, ...]]:
@@ -137,3 +151,20 @@ def test_micro_batches_between_two_polls_count() -> None:
 def test_newest_version_is_that_of_the_backlog() -> None:
     """The latest offset is the end of the micro-batch, so that a query that catches up would never lag."""
     assert ("newest", 90) in events_of(reports(Progress(0, 0, 10, 5, newest=90)))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"key": ["a,b"]},
+        {"columns": ["a,b"]},
+        {"columns": [{"name": "id", "as": "a,b"}]},
+        {"allowed_roots": ["s3://lake/a,b"]},
+        {"path_prefixes": {"dbfs:/mnt": "s3://lake/a,b"}},
+    ],
+)
+def test_names_with_commas_are_refused(options: dict[str, object]) -> None:
+    """Options of Spark have several names in one text."""
+    with pytest.raises(ConfigError, match=r"does not support the comma in '.*a,b'"):
+        check(configuration({"uri": "s3://lake/orders", **options}))
+    check(configuration({"uri": "s3://lake/orders", "key": ["a"], "columns": ["a", "b"]}))
