@@ -13,8 +13,8 @@ from cdfd.delta.types.arrow_types import arrow_type
 from cdfd.delta.types.datatypes import ArrayType, DataType, Decimal, Foreign, MapType, StructType
 from cdfd.delta.types.schema import TableSchema
 from cdfd.errors import ConfigError
-from cdfd.scan.projection import list_window
 from cdfd.spark.records import records
+from cdfd.spark.records.arrow import conform
 
 CHANGE_FIELDS: Final = {field.name: field.dataType for field in records.CHANGE_FIELDS}
 """The types of the change columns, which a row has in addition to the table's columns."""
@@ -156,7 +156,7 @@ def _conversion(kind: Any) -> tuple[pa.DataType, Convert | None]:
     if isinstance(kind, pa.BaseExtensionType):
         return kind.storage_type, lambda array: array.storage
     plain = _plain(kind)
-    return plain, None if plain == kind else lambda array: _as_plain(array, plain)
+    return plain, None if plain == kind else lambda array: conform(array, plain, strict=False)
 
 
 def _plain(kind: Any) -> pa.DataType:
@@ -170,25 +170,3 @@ def _plain(kind: Any) -> pa.DataType:
     if pa.types.is_map(kind):
         return pa.map_(_plain(kind.key_type), kind.item_field.with_type(_plain(kind.item_type)))
     return kind
-
-
-def _as_plain(array: Any, target: Any) -> Any:
-    kind = array.type
-    if kind == target:
-        return array
-    if isinstance(kind, pa.BaseExtensionType):
-        return array.storage
-    if not len(array):
-        return pa.nulls(0, target)
-    mask = array.is_null() if array.null_count else None
-    if pa.types.is_struct(kind):
-        fields = list(target)
-        children = [_as_plain(array.field(number), field.type) for number, field in enumerate(fields)]
-        return pa.StructArray.from_arrays(children, fields=fields, mask=mask)
-    offsets, start, count = list_window(array)
-    if pa.types.is_list(kind):
-        elements = _as_plain(array.values.slice(start, count), target.value_type)
-        return pa.ListArray.from_arrays(offsets, elements, type=target, mask=mask)
-    keys = _as_plain(array.keys.slice(start, count), target.key_type)
-    items = _as_plain(array.items.slice(start, count), target.item_type)
-    return pa.MapArray.from_arrays(offsets, keys, items, type=target, mask=mask)
