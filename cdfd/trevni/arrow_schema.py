@@ -52,7 +52,7 @@ def avro_schema(schema: pa.Schema, name: str = "row") -> bytes:
     names, fields = RecordNames(name), [field.with_type(type_without_views(field.type)) for field in schema]
     document = {"type": "record", "name": names.take(), "fields": _fields(fields, names)}
     # orjson writes 254 levels of JSON, and a nullable record takes four.
-    return json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode()
+    return json.dumps(document, separators=(",", ":")).encode()
 
 
 def _check_depth(field: Any) -> None:

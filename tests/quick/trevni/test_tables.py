@@ -234,6 +234,11 @@ WANTED: list[tuple[pa.DataType, list[Any], list[Any]]] = [
     (pa.decimal128(38, 0), [Decimal(-(10**38) + 1), Decimal(10**38 - 1)], [10**38 - 2, 10**38, -math.inf, math.inf]),
     (pa.timestamp("ms"), [NOON, NOON + HOUR], [NOON + dt.timedelta(microseconds=1), FIRST, LAST]),
     (pa.timestamp("ms"), [NOON, NOON + HOUR], [pa.scalar(NOON + HOUR, pa.timestamp("ns")), pa.scalar(NOON)]),
+    (
+        pa.timestamp("ms"),
+        [NOON, NOON + HOUR],
+        [pa.scalar(NOON + HOUR, pa.timestamp("s")), pa.scalar(NOON, pa.timestamp("s"))],
+    ),
     (pa.timestamp("us", "UTC"), [UTC_NOON], [UTC_NOON.astimezone(dt.timezone(HOUR)), UTC_NOON + HOUR]),
     (pa.timestamp("ns"), [NOON], [FIRST, LAST]),
     (pa.date32(), [dt.date.min, dt.date(2020, 1, 1)], [dt.date(1970, 1, 1), dt.date(2020, 1, 1), dt.date.max]),
