@@ -114,6 +114,8 @@ class Reader:
                 with_parents.add(each)
                 each = self.parents[each]
         wanted = sorted(with_parents)
+        if not wanted:
+            self._check_rows()
         readers = self._readers(wanted, start)
         rows, size = self.metadata.num_rows, sum(self.blocks(number).num_bytes for number in wanted)
         step = max(1, rows if size <= load_bytes else rows * load_bytes // size)
@@ -139,6 +141,18 @@ class Reader:
             if row >= start:
                 yield Window(row, stop, columns)
             row = stop
+
+    def _check_rows(self) -> None:
+        """Check the header's number of rows, which nothing else does if no column is read.
+
+        Raises:
+            TrevniError: the first column has another number, or there is none, and the rows are too many for the bytes of the file.
+        """
+        rows, size = self.metadata.num_rows, self.source.size
+        if self.metadata.columns:
+            self.blocks(0)
+        elif rows > UNBACKED_ROWS + ROWS_PER_BYTE * size:
+            raise TrevniError(f"the file has {size} bytes and no columns for {rows} rows")
 
     def _readers(self, wanted: Sequence[int], start: int) -> dict[int, ColumnReader]:
         need = dict.fromkeys(wanted, start)

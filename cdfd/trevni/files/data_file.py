@@ -19,7 +19,9 @@ from cdfd.trevni.rows import run_all
 from cdfd.trevni.table_reader import TableReader
 
 GROUP_ROWS = 1 << 17
-"""Rows that stand for a row group."""
+"""Rows that stand for a row group, if the file has few enough."""
+MOST_GROUPS = 1 << 16
+"""Groups of a file, at most: a header of 17 bytes can say 2^63 rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +50,18 @@ class Footer:
     size: int
 
     @property
+    def group_rows(self) -> int:
+        """Rows of each part but the last."""
+        return max(GROUP_ROWS, -(-self.num_rows // MOST_GROUPS))
+
+    @property
     def num_row_groups(self) -> int:
         """Parts of the rows."""
-        return -(-self.num_rows // GROUP_ROWS)
+        return -(-self.num_rows // self.group_rows)
 
     def row_group(self, number: int) -> Group:
         """One part of the rows."""
-        rows = min(GROUP_ROWS, self.num_rows - number * GROUP_ROWS)
+        rows = min(self.group_rows, self.num_rows - number * self.group_rows)
         return Group(rows, self.size * rows // self.num_rows)
 
 
@@ -86,11 +93,12 @@ class TrevniDataFile:
         names = set(self.schema_arrow.names)
         shape = self._reader.select([name for name in columns if name in names or name.partition(".")[0] in names])
         numbers = range(self.metadata.num_row_groups) if groups is None else groups
+        group_rows = self.metadata.group_rows
         # Files side by side take a fifth less time than columns side by side, and each file has threads of its own.
         with in_threads() if use_threads and not runs_beside_others() else nullcontext(run_all) as run:
             for start, end in _spans(numbers):
-                last = min(end * GROUP_ROWS, self.metadata.num_rows)
-                for batch in self._reader.batches(shape, start * GROUP_ROWS, last, rows=rows, run=run):
+                last = min(end * group_rows, self.metadata.num_rows)
+                for batch in self._reader.batches(shape, start * group_rows, last, rows=rows, run=run):
                     yield self._encode(batch)
 
     def _encode(self, batch: pa.RecordBatch) -> pa.RecordBatch:

@@ -17,6 +17,7 @@ from cdfd.cli.commands.trevni import physical_document
 from cdfd.trevni.avro_schema import KEY, parse
 from cdfd.trevni.column_reader import UNBACKED
 from cdfd.trevni.file_writer import ColumnRows, FileWriter
+from cdfd.trevni.files.data_file import MOST_GROUPS, open_trevni
 from cdfd.trevni.metadata import ColumnMetadata
 from cdfd.trevni.rows import Reader
 from cdfd.trevni.source import Source, long_bytes, sized_bytes
@@ -377,6 +378,26 @@ def test_runs_of_lengths_are_read_in_windows() -> None:
     error, grown = peak(data, call)
     assert error == "read"
     assert grown < ALLOWED
+
+
+@pytest.mark.parametrize("rows", [1 << 60, (1 << 63) - 1])
+@pytest.mark.parametrize("column", [None, plain(ValueType.INT)])
+def test_rows_of_a_data_file_that_only_its_header_has(rows: int, column: ColumnMetadata | None) -> None:
+    data = b"Trv\2" + rows.to_bytes(8, "little") + bytes(5)
+    if column is not None:
+        data = physical_file(column, b"\2", 1, file_rows=rows)
+    with open_trevni(pa.BufferReader(data)) as file:
+        footer = file.metadata
+        counts = [footer.row_group(number).num_rows for number in range(footer.num_row_groups)]
+        assert len(counts) <= MOST_GROUPS
+        assert (footer.num_rows, sum(counts)) == (rows, rows)
+        what = (
+            "the file has 17 bytes and no columns"
+            if column is None
+            else f"the blocks have 1 rows, and the file has {rows}"
+        )
+        with pytest.raises(trevni.TrevniError, match=what):
+            next(file.batches([], rows=100))
 
 
 def test_errors_name_column_block_and_byte() -> None:
