@@ -28,6 +28,10 @@ NAME, TYPE, FIELD_ID = "arrow.name", "arrow.type", "field-id"
 """Attributes of the schema: a column's name that Avro does not allow, an Arrow type that Avro does not have, and a column's id."""
 DEEPEST = 100
 """Records, arrays and maps within each other, at most, with the record that is a row."""
+UNBACKED_TYPES = 100_000
+"""Types of a schema, at most, beside eight for each column. Records without fields add no column, and named types count at each use."""
+MOST_SYMBOLS = 1_000_000
+"""Symbols of all enums of a schema, at most. They count for each column of an enum."""
 
 _SIMPLE: Mapping[str, tuple[ValueType, Any]] = {
     "null": (ValueType.NULL, pa.null()),
@@ -83,6 +87,8 @@ class _Columnator:
     _named: dict[str, tuple[Any, str]] = field(default_factory=dict, init=False)
     _open: list[str] = field(default_factory=list, init=False)
     _depth: int = field(default=0, init=False)
+    _types: int = field(default=0, init=False)
+    _symbols: int = field(default=0, init=False)
 
     def _add(self, path: str, kind: ValueType, parent: str | None, *, array: bool) -> int:
         if len(self.columns) >= self.most:
@@ -181,6 +187,11 @@ class _Columnator:
 
     def _resolve(self, schema: Any, namespace: str) -> tuple[Any, str]:
         """A schema instead of its name, and the namespace around it. Remembers named types."""
+        self._types += 1
+        if self._types > UNBACKED_TYPES + 8 * self.most:
+            raise TrevniError(
+                f"the Avro schema has more than {UNBACKED_TYPES + 8 * self.most} types for {self.most} columns"
+            )
         while isinstance(schema, dict) and isinstance(schema.get("type"), dict | list):
             # {"type": {"type": "int"}} is the type within.
             schema = schema["type"]
@@ -206,6 +217,9 @@ class _Columnator:
             symbols = schema.get("symbols")
             if not isinstance(symbols, list) or not all(isinstance(symbol, str) for symbol in symbols):
                 raise TrevniError("an enum of the Avro schema has no symbols")
+            self._symbols += len(symbols)
+            if self._symbols > MOST_SYMBOLS:
+                raise TrevniError(f"the enums of the Avro schema have more than {MOST_SYMBOLS} symbols")
             return ValueType.INT, pa.dictionary(pa.int32(), pa.string()), tuple(symbols)
         if isinstance(schema, dict) and kind == "fixed":
             size = schema.get("size")

@@ -221,6 +221,7 @@ RECURSIVE = '{"type":"record","name":"A","fields":[{"name":"a","type":["null","A
 WIDE = '{"type":"record","name":"A0","fields":[{"name":"a","type":"int"}]}'
 for level in range(1, 40):
     WIDE = f'{{"type":"record","name":"A{level}","fields":[{{"name":"x","type":{WIDE}}},{{"name":"y","type":"A{level - 1}"}}]}}'
+FIELDLESS = WIDE.replace('{"name":"a","type":"int"}', "")
 DEEP = '{"type":"array","items":' * 900 + '"int"' + "}" * 900
 
 
@@ -230,6 +231,7 @@ DEEP = '{"type":"array","items":' * 900 + '"int"' + "}" * 900
         (RECURSIVE, "recursive"),
         (WIDE, "more than 1 columns"),
         (DEEP, "more than 1 columns|levels"),
+        (FIELDLESS, "more than 100008 types for 1 columns"),
         ("[[]]", "directly in another one"),
         ("nonsense", "not JSON"),
         ('"string"', r"has 'string' \(string\) here"),
@@ -246,6 +248,16 @@ def test_avro_schemas_that_cannot_be(schema: str, what: str) -> None:
     writer = FileWriter([ColumnMetadata("c", ValueType.INT)], metadata={"avro.schema": schema.encode()})
     with pytest.raises(trevni.TrevniError, match=what):
         trevni.read_schema(pa.BufferReader(b"".join(writer.finish())))
+
+
+def test_symbols_of_a_large_enum_count_for_each_of_its_columns() -> None:
+    symbols = ",".join(f'"s{number}"' for number in range(20_000))
+    fields = ",".join(f'{{"name":"c{number}","type":"e"}}' for number in range(1, 51))
+    enum = f'{{"name":"c0","type":{{"type":"enum","name":"e","symbols":[{symbols}]}}}}'
+    columns, _ = parse(f'{{"type":"record","name":"r","fields":[{enum}]}}', 51)
+    assert len(columns) == 1
+    with pytest.raises(trevni.TrevniError, match="more than 1000000 symbols"):
+        parse(f'{{"type":"record","name":"r","fields":[{enum},{fields}]}}', 51)
 
 
 @pytest.mark.parametrize(
