@@ -9,9 +9,13 @@ import pyarrow as pa
 from cdfd.errors import TrevniError
 from cdfd.runtime.arrays import array_of
 from cdfd.trevni.column_reader import Slice
-from cdfd.trevni.shapes import Array, Branch, Leaf, Map, Record, Shape, Union, arrow_field, arrow_type
+from cdfd.trevni.rows import WINDOW_BYTES
+from cdfd.trevni.shapes import Array, Branch, Leaf, Map, Record, Shape, Union, arrow_field, arrow_type, width_of
 from cdfd.trevni.values.lengths import Numbers, sums
 from cdfd.trevni.values.value_types import ValueType
+
+NARROW = 64
+"""Bytes of a value, at most, that nulls may always take: lengths alone bound these."""
 
 
 def assemble(shape: Shape, columns: Mapping[int, Slice], rows: int) -> Any:
@@ -102,6 +106,10 @@ def _optional(branch: Branch, columns: Mapping[int, Slice]) -> Any:
     present = assemble(branch.shape, columns, count)
     if count == len(lengths):
         return present
+    width = width_of(branch.shape)
+    if width > NARROW and width * len(lengths) > WINDOW_BYTES + present.nbytes:
+        what = f"a row has {len(lengths)} values of {width} bytes, for most of which the file has no bytes"
+        raise TrevniError(what).at(column=branch.name)
     valid = lengths.astype(np.bool_)
     kind = present.type
     validity = pa.py_buffer(np.packbits(valid, bitorder="little"))

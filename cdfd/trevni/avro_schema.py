@@ -30,6 +30,8 @@ DEEPEST = 100
 """Records, arrays and maps within each other, at most, with the record that is a row."""
 UNBACKED_TYPES = 100_000
 """Types of a schema, at most, beside eight for each column. Records without fields add no column, and named types count at each use."""
+LARGEST_FIXED = 64 << 20
+"""Bytes of a fixed type, at most: nulls take as many, although they have none in the file."""
 MOST_SYMBOLS = 1_000_000
 """Symbols of all enums of a schema, at most. They count for each column of an enum."""
 
@@ -223,8 +225,10 @@ class _Columnator:
             return ValueType.INT, pa.dictionary(pa.int32(), pa.string()), tuple(symbols)
         if isinstance(schema, dict) and kind == "fixed":
             size = schema.get("size")
-            if not isinstance(size, int) or not 0 <= size < 1 << 31:
+            if not isinstance(size, int) or size < 0:
                 raise TrevniError("a fixed type of the Avro schema has no size")
+            if size > LARGEST_FIXED:
+                raise TrevniError(f"a fixed type of the Avro schema has {size} bytes; at most {LARGEST_FIXED} are read")
             return ValueType.BYTES, _decimal(schema) or pa.binary(size), None
         if kind not in _SIMPLE:
             return None

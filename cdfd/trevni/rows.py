@@ -24,11 +24,15 @@ LOAD_BYTES = 24 << 20
 """Bytes of blocks that are decoded at once, of all columns together, about."""
 WINDOW_VALUES = 1 << 20
 """Values of a column in a window of several rows, at most, about."""
+WINDOW_BYTES = 64 << 20
+"""Bytes of the values in a window of several rows, without those of texts, at most, about. Nulls take as many, and none of the file."""
 
 UNBACKED_ROWS = 1 << 20
 """Rows that are kept together, at most, beside those that the bytes of the file stand for."""
 ROWS_PER_BYTE = 64
 """Rows that a byte of a file stands for, at most."""
+ROW_BYTES = 1024
+"""Bytes of a row of Arrow, at most, that counts as one row there: a wider one counts as several."""
 
 Run: TypeAlias = Callable[[Sequence[Callable[[], None]]], None]
 """Calls all functions, perhaps in threads, and returns when they have ended."""
@@ -88,6 +92,7 @@ class Reader:
         end: int | None = None,
         *,
         most: int | None = None,
+        width: int = 1,
         load_bytes: int = LOAD_BYTES,
         run: Run = run_all,
     ) -> Iterator[Window]:
@@ -98,6 +103,7 @@ class Reader:
             start: first row.
             end: the row after the last; None for the last of the file.
             most: rows of a window, at most; None for as many as are decoded together.
+            width: bytes that a value of each column takes, added up.
             load_bytes: bytes of blocks to decode at once, about.
             run: decodes columns in parallel.
 
@@ -114,6 +120,7 @@ class Reader:
                 with_parents.add(each)
                 each = self.parents[each]
         wanted = sorted(with_parents)
+        most_values = max(1, min(WINDOW_VALUES, WINDOW_BYTES // width))
         if not wanted:
             self._check_rows()
         readers = self._readers(wanted, start)
@@ -131,10 +138,10 @@ class Reader:
             active = {number: reader for number, reader in readers.items() if reader.row <= row}
             stops = [reader.row for reader in readers.values() if reader.row > row]
             stops += [reader.piece_end for reader in active.values()]
-            stops += [end, loaded, row + (most or WINDOW_VALUES)] + ([start] if row < start else [])
+            stops += [end, loaded, row + min(most or most_values, most_values)] + ([start] if row < start else [])
             stop = min(stops)
             entries = self._entries(active, row, stop)
-            while stop - row > 1 and max(entries.values(), default=0) > max(WINDOW_VALUES, stop - row):
+            while stop - row > 1 and max(entries.values(), default=0) > most_values:
                 stop = row + (stop - row) // 2
                 entries = self._entries(active, row, stop)
             columns = {number: reader.take(stop, entries[number]) for number, reader in active.items()}

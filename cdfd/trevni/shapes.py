@@ -126,6 +126,25 @@ def arrow_field(name: str, shape: Shape, id: int | None = None) -> Any:
     return field if id is None else field.with_metadata({b"PARQUET:field_id": str(id).encode()})
 
 
+def width_of(shape: Shape) -> int:
+    """Bytes that a value takes besides its text, about, if each of its lists and maps has one item. A null takes as many."""
+    match shape:
+        case Leaf(arrow=arrow):
+            # Arrow's types of texts, and extensions of them, have no width.
+            return max(1, arrow.bit_width // 8) if any(matches(arrow) for matches in _WITH_WIDTH) else 4
+        case Record(fields):
+            return sum(width_of(field.shape) for field in fields)
+        case Array(items=items):
+            return 4 + width_of(items)
+        case Map(key=key, value=value):
+            return 4 + width_of(key) + width_of(value)
+        case Union(branches):
+            return 1 + sum(width_of(branch.shape) for branch in branches if branch is not None)
+
+
+_WITH_WIDTH = pa.types.is_primitive, pa.types.is_decimal, pa.types.is_fixed_size_binary
+
+
 def columns_of(shape: Shape) -> Iterator[int]:
     """The physical columns of a shape."""
     match shape:

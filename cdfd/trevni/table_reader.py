@@ -17,7 +17,7 @@ from cdfd.trevni.assembly import assemble
 from cdfd.trevni.column_reader import ColumnReader
 from cdfd.trevni.metadata import RESERVED, ColumnMetadata, FileMetadata
 from cdfd.trevni.rows import LOAD_BYTES, Reader, Run, run_all
-from cdfd.trevni.shapes import Array, Field, Leaf, Record, Shape, Union, arrow_field, columns_of
+from cdfd.trevni.shapes import Array, Field, Leaf, Record, Shape, Union, arrow_field, columns_of, width_of
 from cdfd.trevni.source import Source
 from cdfd.trevni.values.value_types import ARROW
 
@@ -176,7 +176,8 @@ class TableReader:
         """
         schema = arrow_schema(shape, self.metadata)
         numbers = list(columns_of(shape))
-        windows = self.reader.windows(numbers, start, end, most=rows, load_bytes=load_bytes, run=run)
+        width = max(1, width_of(shape))
+        windows = self.reader.windows(numbers, start, end, most=rows, width=width, load_bytes=load_bytes, run=run)
         for window in windows:
             count = window.end - window.start
             columns = [assemble(field.shape, window.columns, count) for field in shape.fields]

@@ -14,7 +14,8 @@ from cdfd.errors import CdfdError, ConfigError, TrevniError
 from cdfd.trevni.blocks import BlockTable
 from cdfd.trevni.files.opening import StorageOptions, Where, in_threads, open_source
 from cdfd.trevni.metadata import FileMetadata
-from cdfd.trevni.rows import ROWS_PER_BYTE, UNBACKED_ROWS, run_all
+from cdfd.trevni.rows import ROW_BYTES, ROWS_PER_BYTE, UNBACKED_ROWS, run_all
+from cdfd.trevni.shapes import width_of
 from cdfd.trevni.table_reader import BATCH_ROWS, TableReader, arrow_schema
 
 TABLE_BYTES = 512 << 20
@@ -133,7 +134,8 @@ class TrevniFile:
             shape = self._reader.select(columns)
             # Empty arrays and nulls may take no bytes.
             size = self._reader.reader.source.size
-            if end - start > UNBACKED_ROWS + ROWS_PER_BYTE * size:
+            weight = max(1, width_of(shape) // ROW_BYTES)
+            if (end - start) * weight > UNBACKED_ROWS + ROWS_PER_BYTE * size:
                 what = f"the file has {size} bytes for {self.num_rows} rows"
                 raise TrevniError(what, hint="Read it in batches if you trust it")
             batches = list(self._reader.batches(shape, start, end, rows=None, load_bytes=TABLE_BYTES, run=self._run))

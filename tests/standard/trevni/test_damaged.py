@@ -19,7 +19,7 @@ from cdfd.trevni.column_reader import UNBACKED
 from cdfd.trevni.file_writer import ColumnRows, FileWriter
 from cdfd.trevni.files.data_file import MOST_GROUPS, open_trevni
 from cdfd.trevni.metadata import ColumnMetadata
-from cdfd.trevni.rows import Reader
+from cdfd.trevni.rows import WINDOW_BYTES, Reader
 from cdfd.trevni.source import Source, long_bytes, sized_bytes
 from cdfd.trevni.values.value_types import ValueType
 from tests.support.sampling import sample, stride
@@ -240,6 +240,7 @@ DEEP = '{"type":"array","items":' * 900 + '"int"' + "}" * 900
         ('{"type":"map"}', "a map of the Avro schema has no values"),
         ('{"type":"fixed","name":"f"}', "a fixed type of the Avro schema has no size"),
         ('{"type":"fixed","name":"f","size":-1}', "a fixed type of the Avro schema has no size"),
+        ('{"type":"fixed","name":"f","size":2147483647}', "has 2147483647 bytes; at most 67108864 are read"),
         ('{"type":"array","items":7}', "a type that is neither text, nor an object or a list"),
         ('{"type":{"type":{"type":"nothing"}}}', "unknown type"),
     ],
@@ -380,6 +381,40 @@ def test_bomb_is_an_error_in_bounded_memory(kind: str) -> None:
     assert error != "read"
     assert any(part in error for part in what.split("|")), error
     assert grown < ALLOWED + 50 * len(data)
+
+
+def nulls_of_fixed_types(width: int, count: int, *, in_list: bool = False) -> bytes:
+    """A file whose only column is a fixed type with nothing but nulls: `count` rows, or items of one row."""
+    union = f'["null",{{"type":"fixed","name":"f","size":{width}}}]'
+    kind = f'{{"type":"array","items":{union}}}' if in_list else union
+    text = f'{{"type":"record","name":"r","fields":[{{"name":"x","type":{kind}}}]}}'.encode()
+    columns, _ = parse(text, 2)
+    writer = FileWriter(columns, metadata={KEY: text})
+    each = ColumnRows(np.zeros(count, np.int64), pa.array([], pa.binary()), np.arange(count + 1))
+    if in_list:
+        lists = ColumnRows(np.array([count]), pa.nulls(count), np.array([0, 1]))
+        writer.write(1, [lists, each._replace(entries=np.array([0, count]))])
+    else:
+        writer.write(count, [each])
+    return b"".join(writer.finish())
+
+
+def test_nulls_of_a_fixed_type_are_read_in_few_rows() -> None:
+    data = nulls_of_fixed_types(1 << 20, 1000)
+    call = "list(map(len, trevni.TrevniFile(pa.BufferReader(data), use_threads=False).iter_batches()))"
+    error, grown = peak(data, call)
+    assert error == "read"
+    assert grown < ALLOWED + 2 * WINDOW_BYTES
+
+
+@pytest.mark.parametrize(
+    ("count", "in_list", "what"),
+    [(1 << 20, False, "bytes for 1048576 rows"), (1 << 12, True, "a row has 4096 values of 65536 bytes")],
+)
+def test_nulls_of_a_fixed_type_that_take_too_much_memory(count: int, in_list: bool, what: str) -> None:
+    error, grown = peak(nulls_of_fixed_types(1 << 16, count, in_list=in_list))
+    assert what in error
+    assert grown < ALLOWED
 
 
 def test_runs_of_lengths_are_read_in_windows() -> None:
