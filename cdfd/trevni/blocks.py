@@ -51,6 +51,12 @@ class BlockTable:
         """Bytes of the blocks before their codec is applied."""
         return int(self.sizes.sum())
 
+    @property
+    def num_values(self) -> int:
+        """Lengths and values that the blocks can have at most. Runs of lengths count as one, and nulls not at all."""
+        size = int(np.minimum(self.sizes, self.column.codec.largest(self.stored)).sum())
+        return size * (8 if self.column.type is ValueType.BOOLEAN else 1)
+
     def block_of(self, row: int) -> int:
         """The block that has a row; the number of blocks for a row after the last."""
         if row >= self.first_rows[-1]:

@@ -76,6 +76,17 @@ def test_a_file_is_written_once(tmp_path: Path, use_threads: bool) -> None:
     assert trevni.read_table(tmp_path / "rows.trv").equals(table)
 
 
+@pytest.mark.parametrize("kind", [pa.int64(), pa.bool_()])
+@pytest.mark.parametrize("nullable", [True, False])
+def test_many_equal_values_are_read_back(kind: pa.DataType, nullable: bool) -> None:
+    """3,000,000 rows in 9 KB: far more than bytes of the file stand for in other files."""
+    schema = pa.schema([pa.field("n", kind, nullable=nullable)])
+    table = pa.table([pa.array(np.ones(3_000_000, np.int8)).cast(kind)], schema=schema)
+    file = io.BytesIO()
+    trevni.write_table(table, file, codec="deflate")
+    assert trevni.read_table(file).equals(table)
+
+
 def test_a_writer_that_an_error_has_left_writes_nothing(tmp_path: Path) -> None:
     table = rows.table(20)
     with contextlib.suppress(KeyError), trevni.TrevniWriter(tmp_path / "rows.trv", table.schema) as writer:
