@@ -88,6 +88,11 @@ class ColumnReader:
         """The row up to which blocks are loaded."""
         return int(self.table.first_rows[self._block])
 
+    def size_until(self, row: int) -> int:
+        """Bytes of the blocks that are decoded, and of those to decode up to a row."""
+        last = min(int(np.searchsorted(self.table.first_rows, row)), len(self.table))
+        return sum(piece.size for piece in self._pieces) + int(self.table.sizes[self._block : last].sum())
+
     def load(self, row: int) -> None:
         """Read and decode blocks up to a row. May run in a thread, one for each column at a time.
 

@@ -22,6 +22,9 @@ from cdfd.trevni.source import Source
 
 LOAD_BYTES = 24 << 20
 """Bytes of blocks that are decoded at once, of all columns together, about."""
+MOST_LOADED, MOST_LOADED_PER_COLUMN = 128 << 20, 128 << 10
+"""Bytes of blocks of a data file that are decoded at once, at most, of all columns together, and further ones for each column: blocks have
+64 KiB and one value."""
 WINDOW_VALUES = 1 << 20
 """Values of a column in a window of several rows, at most, about."""
 WINDOW_BYTES = 64 << 20
@@ -94,6 +97,7 @@ class Reader:
         most: int | None = None,
         width: int = 1,
         load_bytes: int = LOAD_BYTES,
+        most_bytes: int | None = None,
         run: Run = run_all,
     ) -> Iterator[Window]:
         """The rows `[start, end)` in order, with the columns `numbers` and their parents.
@@ -105,6 +109,7 @@ class Reader:
             most: rows of a window, at most; None for as many as are decoded together.
             width: bytes that a value of each column takes, added up.
             load_bytes: bytes of blocks to decode at once, about.
+            most_bytes: of blocks to decode at once, besides those that are usual for each column; None for any number.
             run: decodes columns in parallel.
 
         Raises:
@@ -131,6 +136,8 @@ class Reader:
         while row < end:
             if row >= loaded:
                 loaded = min(end, row + step)
+                if most_bytes is not None:
+                    loaded = _loadable(readers, row, loaded, most_bytes + MOST_LOADED_PER_COLUMN * len(readers))
                 due = [reader for reader in readers.values() if reader.loaded < loaded]
                 # The largest first: threads then end at about the same time.
                 due.sort(key=lambda reader: -reader.table.num_bytes)
@@ -188,3 +195,18 @@ class Reader:
                         column=reader.column.name
                     )
         return counts
+
+
+def _loadable(readers: Mapping[int, ColumnReader], row: int, end: int, most: int) -> int:
+    """The row up to which blocks can be decoded at once, which is `end` unless few rows have most of the bytes.
+
+    Raises:
+        TrevniError: the blocks of one row have too many bytes.
+    """
+    while (size := sum(reader.size_until(end) for reader in readers.values())) > most:
+        if end - row == 1:
+            largest = max(readers.values(), key=lambda reader: reader.size_until(end)).column.name
+            what = f"the blocks of row {row} have {size} bytes decompressed; at most {most} are read"
+            raise TrevniError(what).at(column=largest)
+        end = row + (end - row) // 2
+    return end

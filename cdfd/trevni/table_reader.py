@@ -159,6 +159,7 @@ class TableReader:
         *,
         rows: int | None = BATCH_ROWS,
         load_bytes: int = LOAD_BYTES,
+        most_bytes: int | None = None,
         run: Run = run_all,
     ) -> Iterator[pa.RecordBatch]:
         """The rows `[start, end)` in order.
@@ -169,6 +170,7 @@ class TableReader:
             end: the row after the last; None for the last of the file.
             rows: of a batch, at most; None for as many as are decoded together.
             load_bytes: bytes of blocks to decode at once, about.
+            most_bytes: of blocks to decode at once, besides those that are usual for each column; None for any number.
             run: decodes columns in parallel.
 
         Raises:
@@ -177,7 +179,9 @@ class TableReader:
         schema = arrow_schema(shape, self.metadata)
         numbers = list(columns_of(shape))
         width = max(1, width_of(shape))
-        windows = self.reader.windows(numbers, start, end, most=rows, width=width, load_bytes=load_bytes, run=run)
+        windows = self.reader.windows(
+            numbers, start, end, most=rows, width=width, load_bytes=load_bytes, most_bytes=most_bytes, run=run
+        )
         for window in windows:
             count = window.end - window.start
             columns = [assemble(field.shape, window.columns, count) for field in shape.fields]

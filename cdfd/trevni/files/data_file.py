@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from cdfd.runtime.ordered_pool import runs_beside_others
 from cdfd.trevni.files.opening import in_threads, source_of
-from cdfd.trevni.rows import run_all
+from cdfd.trevni.rows import MOST_LOADED, run_all
 from cdfd.trevni.table_reader import TableReader
 
 GROUP_ROWS = 1 << 17
@@ -98,7 +98,11 @@ class TrevniDataFile:
         with in_threads() if use_threads and not runs_beside_others() else nullcontext(run_all) as run:
             for start, end in _spans(numbers):
                 last = min(end * group_rows, self.metadata.num_rows)
-                for batch in self._reader.batches(shape, start * group_rows, last, rows=rows, run=run):
+                # Decoded, a byte of a block may take nine. Other files in memory are as large as their reader allows.
+                batches = self._reader.batches(
+                    shape, start * group_rows, last, rows=rows, most_bytes=MOST_LOADED, run=run
+                )
+                for batch in batches:
                     yield self._encode(batch)
 
     def _encode(self, batch: pa.RecordBatch) -> pa.RecordBatch:

@@ -19,7 +19,7 @@ from cdfd.trevni.column_reader import UNBACKED
 from cdfd.trevni.file_writer import ColumnRows, FileWriter
 from cdfd.trevni.files.data_file import MOST_GROUPS, open_trevni
 from cdfd.trevni.metadata import ColumnMetadata
-from cdfd.trevni.rows import WINDOW_BYTES, Reader
+from cdfd.trevni.rows import MOST_LOADED, WINDOW_BYTES, Reader
 from cdfd.trevni.source import Source, long_bytes, sized_bytes
 from cdfd.trevni.values.value_types import ValueType
 from tests.support.sampling import sample, stride
@@ -321,6 +321,7 @@ def peak(data: bytes, call: str = "trevni.read_table(pa.BufferReader(data), use_
 import sys, pyarrow as pa, numpy, pyarrow.compute
 import cdfd.trevni as trevni
 import cdfd.trevni.files.reading, cdfd.cli.commands.trevni
+import cdfd.trevni.files.data_file as trevni_data_file
 data = sys.stdin.buffer.read()
 def peak():
     # Not `ru_maxrss`, which begins with that of the parent.
@@ -360,14 +361,15 @@ def bomb(kind: str) -> tuple[bytes, str]:
             data = {"deflate": zlib.compress(bytes(1 << 20), wbits=-15), "snappy": b"\x80\x80\x80\x80\x04" + b"\0" * 9}[
                 kind
             ]
-            file = physical_file(plain(ValueType.BOOLEAN), data, 1)
-            at = len(file) - len(data) - 8
-            file = file[:at] + (1 << 30).to_bytes(4, "little") + file[at + 4 :]
-            return _with_codec(file, kind), "cannot have|is damaged|and its descriptor says"
+            return compressed_bits(data, 1, 1 << 30, kind), "cannot have|is damaged|and its descriptor says"
 
 
-def _with_codec(file: bytes, codec: str) -> bytes:
-    """The file with a codec in the file's metadata, which moves the column."""
+def compressed_bits(block: bytes, rows: int, size: int, codec: str) -> bytes:
+    """A file with one block of booleans, whose descriptor says that it has `size` bytes before its codec."""
+    file = physical_file(plain(ValueType.BOOLEAN), block, rows)
+    at = len(file) - len(block) - 8
+    file = file[:at] + size.to_bytes(4, "little") + file[at + 4 :]
+    # The codec is in the file's metadata, which moves the column.
     added = sized_bytes(b"trevni.codec") + sized_bytes(codec.encode())
     longer = file[:16] + b"\2" + added + file[17:]
     at = longer.index(b"trevni.type") + len(b"trevni.type") + 1 + len("boolean")
@@ -381,6 +383,38 @@ def test_bomb_is_an_error_in_bounded_memory(kind: str) -> None:
     assert error != "read"
     assert any(part in error for part in what.split("|")), error
     assert grown < ALLOWED + 50 * len(data)
+
+
+DATA_FILE = """
+with trevni_data_file.open_trevni(pa.BufferReader(data)) as file:
+        for _ in file.batches(file.schema_arrow.names, rows=1000):
+            pass
+"""
+
+
+def test_a_small_data_file_with_a_large_block() -> None:
+    size = MOST_LOADED + (1 << 20)
+    data = compressed_bits(zlib.compress(bytes(size), wbits=-15), 8 * size, size, "deflate")
+    error, grown = peak(data, DATA_FILE.strip())
+    assert f"the blocks of row 0 have {size} bytes decompressed" in error
+    assert grown < ALLOWED
+
+
+def test_blocks_of_a_data_file_are_decoded_together_up_to_a_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rows at the end have nearly all bytes of the file, so that as many rows as usual have too many."""
+    monkeypatch.setattr("cdfd.trevni.files.data_file.MOST_LOADED", 1000)
+    monkeypatch.setattr("cdfd.trevni.rows.MOST_LOADED_PER_COLUMN", 0)
+
+    def data_file(largest: int) -> pa.BufferReader:
+        table = pa.table({"n": range(520), "s": ["x"] * 500 + ["x" * 300] * 19 + ["x" * largest]})
+        file = io.BytesIO()
+        trevni.write_table(table, file, block_bytes=100)
+        return pa.BufferReader(file.getvalue())
+
+    with open_trevni(data_file(500)) as file:
+        assert pa.Table.from_batches(file.batches(["n", "s"], rows=100)).num_rows == 520
+    with open_trevni(data_file(1000)) as file, pytest.raises(trevni.TrevniError, match="the blocks of row 519 have"):
+        list(file.batches(["n", "s"], rows=100))
 
 
 def nulls_of_fixed_types(width: int, count: int, *, in_list: bool = False) -> bytes:
