@@ -135,7 +135,7 @@ class FsspecStorage:
             size = self._stat(path).size
             if self._memory or size <= WHOLE_OBJECT_BYTES:
                 return pa.BufferReader(self._bytes(path, 0, size))
-            return pa.PythonFile(RenewedFile(self._current, self._key(path)), "r")
+            return pa.PythonFile(RenewedFile(self._current, self._key(path), path), "r")
 
     # --- in threads ---
 
@@ -220,10 +220,12 @@ class RenewedFile(io.RawIOBase):
     Args:
         system: the file system now.
         key: of the file in it.
+        path: of the file in its store, for errors.
     """
 
-    def __init__(self, system: Callable[[], Any], key: str) -> None:
+    def __init__(self, system: Callable[[], Any], key: str, path: str) -> None:
         self._current = system
+        self._path = path
         self._key = key
         self._system = system()
         self._file = self._system.open(key, "rb")
@@ -237,20 +239,22 @@ class RenewedFile(io.RawIOBase):
         return True
 
     def read(self, size: int | None = -1, /) -> bytes:
-        """Bytes from the current position on."""
-        system = self._current()
-        if system is not self._system:
-            at = self._file.tell()
-            self._file.close()
-            self._system, self._file = system, system.open(self._key, "rb")
-            self._file.seek(at)
-        data: bytes = self._file.read(-1 if size is None else size)
-        return data
+        """Bytes from the current position on. Raises errors of stores: other ones would mean that the file is damaged."""
+        with _translate_errors("read", self._path):
+            system = self._current()
+            if system is not self._system:
+                at = self._file.tell()
+                self._file.close()
+                self._system, self._file = system, system.open(self._key, "rb")
+                self._file.seek(at)
+            data: bytes = self._file.read(-1 if size is None else size)
+            return data
 
     def seek(self, offset: int, whence: int = 0, /) -> int:
         """Move to a position."""
-        position: int = self._file.seek(offset, whence)
-        return position
+        with _translate_errors("read", self._path):
+            position: int = self._file.seek(offset, whence)
+            return position
 
     def close(self) -> None:
         """Close the file."""
@@ -331,17 +335,19 @@ def open_fsspec(uri: str, options: Mapping[str, object]) -> FsspecStorage:
 def _translate_errors(doing: str, path: str) -> Iterator[None]:
     try:
         yield
-    except _ABSENT:
+    except _kinds(_ABSENT, _ABSENT_TOO):
         raise NotFoundError("there is no object with that name", path=path) from None
     except FileExistsError:
         raise ExistsError("there is an object with that name already", path=path) from None
     except PermissionError:
         hint = "Check the permissions of these credentials"
         raise StorageError(f"cannot {doing}: permission denied", path=path, hint=hint) from None
-    except _failures() as error:
+    except _kinds((OSError, RuntimeError, ValueError), _FAILURES) as error:
         raise StorageError(f"cannot {doing}: {type(error).__name__}: {error}", path=path, retriable=True) from None
 
 
+_ABSENT_TOO = (("azure.core.exceptions", "ResourceNotFoundError"),)
+"""An open file of adlfs raises this one once the object is gone."""
 _FAILURES = (
     ("gcsfs.retry", "HttpError"),
     ("google.auth.exceptions", "GoogleAuthError"),
@@ -350,10 +356,10 @@ _FAILURES = (
 )
 
 
-def _failures() -> tuple[type[Exception], ...]:
-    """Exceptions of the file systems that are in use, and those of Python's own functions."""
-    kinds = (getattr(sys.modules.get(module), name, None) for module, name in _FAILURES)
-    return (OSError, RuntimeError, ValueError, *(each for each in kinds if each is not None))
+def _kinds(own: tuple[type[Exception], ...], names: Sequence[tuple[str, str]]) -> tuple[type[Exception], ...]:
+    """Exceptions of Python, and those of file systems whose modules are in use."""
+    kinds = (getattr(sys.modules.get(module), name, None) for module, name in names)
+    return (*own, *(kind for kind in kinds if kind is not None))
 
 
 def _unconditional(path: str) -> UnsupportedError:

@@ -7,18 +7,23 @@ import io
 import re
 import sys
 from datetime import UTC, datetime
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import fsspec
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 from fsspec.utils import infer_storage_options
 
 from cdfd.config.parser import parse
 from cdfd.demo.writer import TableWriter
-from cdfd.errors import NotFoundError, StorageError, UnsupportedError
+from cdfd.errors import CdfdError, MissingFileError, NotFoundError, StorageError, UnsupportedError
 from cdfd.log.table import Table, versions
+from cdfd.model.file_scan import FileScan
 from cdfd.scan.execute import Execution
+from cdfd.scan.table_files import TableFiles
 from cdfd.storage.base import Storage
 from cdfd.storage.fsspec_storage import FsspecStorage, _modified_ms
 from cdfd.storage.location import open_storage
@@ -166,6 +171,59 @@ def test_the_configuration_takes_it() -> None:
     settings = parse("{pipeline: p, tables: [{uri: 'gs://b/orders'}], sink: {kind: files, path: /out}}", {})
     assert settings.storage.options("gs://b/orders") == {}
     assert settings.storage.options("S3A://b/orders")["deadline"] == 60.0
+
+
+class HttpError(Exception):
+    """As gcsfs has it: no error of an operating system."""
+
+
+class ResourceNotFoundError(Exception):
+    """As Azure's client has it."""
+
+
+@pytest.mark.parametrize(
+    ("failure", "kind", "what", "retriable"),
+    [
+        (TimeoutError(), StorageError, "cannot read: TimeoutError", True),
+        (OSError("the line is dead"), StorageError, "cannot read: OSError: the line is dead", True),
+        (HttpError("503"), StorageError, "cannot read: HttpError: 503", True),
+        (PermissionError(), StorageError, "permission denied", False),
+        (FileNotFoundError(), MissingFileError, "the file is gone", False),
+        (ResourceNotFoundError(), MissingFileError, "the file is gone", False),
+    ],
+)
+@pytest.mark.parametrize("method", ["read", "seek"])
+def test_store_that_fails_in_the_middle_of_a_file(
+    failure: Exception, kind: type[Exception], what: str, retriable: bool, method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A damaged file would be an error for ever."""
+    monkeypatch.setitem(sys.modules, "gcsfs.retry", SimpleNamespace(HttpError=HttpError))
+    azure = SimpleNamespace(ResourceNotFoundError=ResourceNotFoundError)
+    monkeypatch.setitem(sys.modules, "azure.core.exceptions", azure)
+    monkeypatch.setattr("cdfd.storage.fsspec_storage.WHOLE_OBJECT_BYTES", 1)
+    data = io.BytesIO()
+    pq.write_table(pa.table({"n": range(10)}), data)
+    memory = MemoryFileSystem(skip_instance_cache=True)
+    memory.pipe_file("/table/x.parquet", data.getvalue())
+
+    class Failing(io.BytesIO):
+        pass
+
+    def fail(*_: object) -> None:
+        raise failure
+
+    setattr(Failing, method, fail)
+    monkeypatch.setattr(memory, "open", lambda *_: Failing(data.getvalue()))
+    storage = FsspecStorage(memory, "/table", "gs://x")
+    storage._memory = False  # large objects of memory are read at once
+    with (
+        pytest.raises(kind, match=what) as caught,
+        TableFiles(storage, open_storage).open_scan(FileScan("x.parquet", "insert", {}, len(data.getvalue()))),
+    ):
+        pass
+    assert isinstance(caught.value, CdfdError)
+    assert caught.value.retriable is retriable
+    assert caught.value.path == "x.parquet"
 
 
 def test_name_of_nothing_is_not_found(root: str) -> None:
