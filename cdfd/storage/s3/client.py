@@ -351,4 +351,7 @@ def client_for(options: S3Options) -> S3Client:
     """The process's client for these options."""
     loop = request_loop()
     with _lock:
-        return _clients.setdefault((options, id(loop)), S3Client(options, loop))
+        key = options, id(loop)
+        if key not in _clients:
+            _clients[key] = S3Client(options, loop)
+        return _clients[key]
