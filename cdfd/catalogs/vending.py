@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 from cdfd.catalogs.base import Catalog, Credential, canonical, holds
 from cdfd.errors import StorageError
@@ -132,14 +133,23 @@ def _store(location: str) -> str:
     return f"{scheme}://{path.partition('/')[0]}"
 
 
+@dataclass(frozen=True)
 class VendedKeys:
-    """The credential of one table, for the client of its store; see `cdfd.storage.credentials.KeySource`."""
+    """The credential of one table, for the client of its store; see `cdfd.storage.credentials.KeySource`.
 
-    def __init__(self, vendor: Vendor, name: str, table_id: str, location: str) -> None:
-        self._vendor = vendor
-        self._name = name
-        self._table_id = table_id
-        self._location = location
+    The vendor has all that changes, so that those of a table that is opened again are equal, and share a client.
+
+    Attributes:
+        vendor: has the credentials.
+        name: of the table.
+        table_id: of the table.
+        location: of the table.
+    """
+
+    vendor: Vendor
+    name: str
+    table_id: str
+    location: str
 
     async def config(self) -> Mapping[str, str]:
         """The credential as the catalog's API has it, renewed if it ends soon.
@@ -147,11 +157,11 @@ class VendedKeys:
         Raises:
             StorageError: the catalog has none, or that of another kind of store.
         """
-        config = (await self._vendor.credential(self._name, self._table_id, self._location)).config
-        needed = _KEYS.get(canonical(self._location).partition("://")[0])
+        config = (await self.vendor.credential(self.name, self.table_id, self.location)).config
+        needed = _KEYS.get(canonical(self.location).partition("://")[0])
         if needed is None or not all(config.get(key) for key in needed):
             raise StorageError(
-                f"the catalog vends no keys for {self._location}",
+                f"the catalog vends no keys for {self.location}",
                 hint="To use cdfd's own for locations that the catalog chooses, set `credentials: own`",
             )
         return config
@@ -163,4 +173,4 @@ class VendedKeys:
 
     def expire(self) -> None:
         """The store refused the credential: the next request asks for a new one."""
-        self._vendor.expire(self._location)
+        self.vendor.expire(self.location)

@@ -8,8 +8,11 @@ from dataclasses import dataclass
 import pytest
 
 from cdfd.catalogs.base import Credential, holds
-from cdfd.catalogs.vending import Vendor
+from cdfd.catalogs.vending import VendedKeys, Vendor
 from cdfd.errors import StorageError
+from cdfd.storage.credentials import SOURCE
+from cdfd.storage.s3.client import client_for
+from cdfd.storage.s3.options import parse
 from tests.support.catalogs.memory import MemoryCatalog
 from tests.support.lake import run
 
@@ -109,6 +112,17 @@ def test_refused_one_is_forgotten() -> None:
     scene.vend(credential(ORDERS, "second"))
     scene.vendor.expire(ORDERS)
     assert scene.key() == "second"
+
+
+def test_table_that_is_opened_again_has_the_same_client() -> None:
+    scene = Scene()
+
+    def client(name: str = "a.b.c", location: str = ORDERS, vendor: Vendor = scene.vendor) -> object:
+        return client_for(parse({SOURCE: VendedKeys(vendor, name, "id", location)}, {}))
+
+    assert client() is client()
+    others = [client(name="a.b.d"), client(location=ITEMS), client(vendor=Vendor(scene.catalog))]
+    assert len({id(client()), *map(id, others)}) == 4
 
 
 def test_callers_share_a_request() -> None:
