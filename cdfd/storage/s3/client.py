@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
+from datetime import timedelta
 from typing import Any, TypeVar
 from weakref import WeakSet
 
@@ -198,10 +199,11 @@ class S3Client:
         try:
             async with asyncio.timeout(self.options.deadline - spent):
                 while True:
+                    offset = s3_clock.current_offset()
                     try:
                         return await attempt(await self._client())
                     except FAILURES as error:
-                        last = await self._classify(error, request)
+                        last = await self._classify(error, request, offset)
                         if not last.retriable or code_of(error) in EXISTS:
                             raise last from None
                     except FOREIGN as error:
@@ -222,11 +224,17 @@ class S3Client:
                 f"{what}; gave up after {self.options.deadline:g} seconds", path=request.path, hint=hint, retriable=True
             ) from None
 
-    async def _classify(self, error: Exception, request: Request) -> StorageError:
-        """The error as one of cdfd's. Expired credentials and a wrong clock are corrected for the next attempt."""
+    async def _classify(self, error: Exception, request: Request, offset: timedelta) -> StorageError:
+        """The error as one of cdfd's. Expired credentials and a wrong clock are corrected for the next attempt.
+
+        Args:
+            error: of the attempt.
+            request: that was attempted.
+            offset: that of the clock before the attempt.
+        """
         problem = self._redacted(translate(error, request))
         if code_of(error) == SKEWED and isinstance(error, ClientError):
-            problem.retriable = s3_clock.adjust_offset(error)
+            problem.retriable = s3_clock.adjust_offset(error, offset)
         elif code_of(error) in EXPIRED and self.options.source is not None:
             problem.retriable = True
             self.options.source.expire()

@@ -19,9 +19,25 @@ _offset = timedelta(0)
 _SIGNATURE = "cdfd-s3v4"
 
 
-def adjust_offset(error: ClientError) -> bool:
-    """Sign with the time of the response from now on. False if it has none that can be, or the corrected time is close to it already."""
+def current_offset() -> timedelta:
+    """The correction that is added to this machine's time to sign a request."""
+    return _offset
+
+
+def adjust_offset(error: ClientError, signed_with: timedelta) -> bool:
+    """Sign with the time of the response from now on.
+
+    Args:
+        error: the response, which refuses the time of a request.
+        signed_with: the offset when that request was signed, or before.
+
+    Returns:
+        Whether another attempt is signed with another time. Not if the response has no time that can be, or the corrected one is close to it.
+    """
     global _offset
+    if signed_with != _offset:
+        # Another request, which ran at the same time, has brought the store's time already.
+        return True
     theirs = times.of_http(error.response.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date", ""))
     if theirs is None:
         return False

@@ -353,6 +353,20 @@ class TestClock:
         assert abs(proxy.asked[-1].time - theirs) < timedelta(minutes=2)
         assert abs(proxy.asked[-2].time - datetime.now(UTC)) < timedelta(minutes=2)
 
+    def test_requests_that_run_while_the_clock_is_corrected(self, proxy: Proxy, bucket: str) -> None:
+        store = through(proxy, bucket, read_timeout="5s")
+        asyncio.run(store.put("x", b"data"))
+        theirs = datetime.now(UTC) + timedelta(hours=5)
+        headers = {"Date": format_datetime(theirs, usegmt=True)}
+        # Each is refused to the native client, and then to botocore.
+        proxy.faults = [Fault("answer", 6, 403, "RequestTimeTooSkewed", headers, concerns=is_get)]
+        proxy.delay = 0.1
+
+        async def read_all() -> list[bytes]:
+            return await asyncio.gather(*(store.read("x") for _ in range(3)))
+
+        assert asyncio.run(read_all()) == [b"data"] * 3
+
     def test_a_head_does_not_say_that_the_clock_is_wrong(self, proxy: Proxy, bucket: str) -> None:
         store = through(proxy, bucket)
         asyncio.run(store.put("x", b"data"))
