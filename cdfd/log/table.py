@@ -66,7 +66,7 @@ class Table:
             max_log_line: see `DeltaLog`.
 
         Raises:
-            ConfigError: the URI is malformed, or is neither text nor a path.
+            ConfigError: the URI is malformed, is neither text nor a path, or names a schema.
             UnsupportedError: cdfd has no storage for the URI's scheme.
         """
         if storage_options is not None and not isinstance(storage_options, Mapping):
@@ -92,6 +92,10 @@ class Table:
                 f"a local table has no storage option {name!r:.100}", hint="Leave the storage options out"
             )
         storage = open_table(_text(uri), storage_options, allowed, found_below)
+        if not hasattr(storage, "read"):
+            # A catalog opens a schema as well, to list its tables.
+            what = f"{storage.uri} names a schema, and no table"
+            raise ConfigError(what, hint=f"Write {storage.uri}.TABLE, with the name of a table")
         open_root = cache(
             storage.open_root
             if isinstance(storage, NamedTable)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import typer
 
+import cdfd
 from cdfd.cli.parameters import catalog_options
 from cdfd.config.discovery import FolderPattern
 from cdfd.config.parser import parse
@@ -70,6 +71,14 @@ storage: {{s3: {{region: eu-west-1, access_key_id: k, secret_access_key: s3cret}
         assert own.options("UC://main.sales.orders")["s3.secret_access_key"] == "s3cret"
         glue = settings.options("glue://sales.orders")
         assert (glue["secret_access_key"], glue["s3.secret_access_key"]) == ("s3cret", "s3cret")
+
+
+@pytest.mark.parametrize("schema", ["uc://main.sales", "glue://sales"])
+def test_schema_is_no_table(schema: str) -> None:
+    options = {"endpoint": "http://localhost"} if schema.startswith("uc:") else {}
+    for read in (cdfd.changes, cdfd.snapshot):
+        with pytest.raises(ConfigError, match=f"{schema} names a schema, and no table. Write {schema}.TABLE"):
+            read(schema, storage_options=options)
 
 
 def test_dataset_of_run_events() -> None:
