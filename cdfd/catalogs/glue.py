@@ -51,7 +51,6 @@ class GlueCatalog:
         self._catalog = {} if catalog is None else {"CatalogId": catalog}
         # The environment's endpoint of S3 is not that of Glue.
         self._options = parse({"endpoint_url": None} | own, {})
-        self._given = own
         self._opening: asyncio.Task[Any] | None = None
         self._stack = AsyncExitStack()
         request_loop().on_close(self._stack.aclose)
@@ -65,12 +64,13 @@ class GlueCatalog:
 
     def store_options(self, location: str) -> Mapping[str, object]:
         """The options for S3, and Glue's own credentials where there are no others; see the port."""
-        of_store = {name.removeprefix("s3."): value for name, value in self._store.items()}
+        of_store = {name.removeprefix("s3.").removeprefix("aws_"): value for name, value in self._store.items()}
         shared = ("access_key_id", "secret_access_key", "session_token", "profile", "region")
         own = (
             {}
             if {"access_key_id", "profile"} & set(of_store)
-            else {name: self._given[name] for name in shared if name in self._given}
+            # Parsed ones have one name each, however the user wrote it.
+            else {name: value for name in shared if (value := getattr(self._options, name)) is not None}
         )
         return own | of_store if location.lower().startswith(("s3:", "s3a:")) else {}
 

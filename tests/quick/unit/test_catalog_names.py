@@ -11,6 +11,7 @@ import pytest
 import typer
 
 import cdfd
+from cdfd.catalogs.glue import GlueCatalog
 from cdfd.cli.parameters import catalog_options
 from cdfd.config.discovery import FolderPattern
 from cdfd.config.parser import parse
@@ -18,6 +19,7 @@ from cdfd.config.settings import Settings
 from cdfd.daemon.membership.discovery import search
 from cdfd.daemon.telemetry.lineage import source_dataset
 from cdfd.errors import ConfigError
+from cdfd.storage.s3.options import parse as parse_s3
 from tests.support.catalogs.memory import ManagedTable, MemoryCatalog
 from tests.support.catalogs.unity_server import UnityServer, unity_server
 
@@ -79,6 +81,16 @@ def test_schema_is_no_table(schema: str) -> None:
     for read in (cdfd.changes, cdfd.snapshot):
         with pytest.raises(ConfigError, match=f"{schema} names a schema, and no table. Write {schema}.TABLE"):
             read(schema, storage_options=options)
+
+
+@pytest.mark.parametrize("prefix", ["", "aws_", "AWS_"])
+def test_credentials_of_glue_are_those_of_its_tables(prefix: str) -> None:
+    own = {"access_key_id": "id", "secret_access_key": "s3cret", "session_token": "t0ken"}
+    catalog = GlueCatalog({f"{prefix}{name}": value for name, value in own.items()} | {"s3.deadline": 5})
+    assert catalog.store_options("s3://lake/orders") == own | {"deadline": 5}
+    of_store = {f"s3.{prefix}access_key_id": "other", f"s3.{prefix}secret_access_key": "secret"}
+    actual = parse_s3(GlueCatalog(own | of_store).store_options("s3://lake/orders"), {})
+    assert (actual.access_key_id, actual.secret_access_key, actual.session_token) == ("other", "secret", None)
 
 
 def test_dataset_of_run_events() -> None:
