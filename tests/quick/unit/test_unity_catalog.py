@@ -21,11 +21,13 @@ from cdfd.catalogs.base import CatalogTable
 from cdfd.catalogs.opening import vendor_for
 from cdfd.catalogs.uc import answers
 from cdfd.catalogs.uc.catalog import UnityCatalog
+from cdfd.catalogs.uc.client import tls_context
 from cdfd.catalogs.uc.options import parse
 from cdfd.errors import CdfdError, ConfigError, NotATableError, StorageError, UnsupportedError
 from cdfd.storage.s3.loop import request_loop
 from tests.support.catalogs.memory import NAME, ManagedTable, MemoryCatalog
 from tests.support.catalogs.unity_server import API, Fault, UnityServer, commit, unity_server
+from tests.support.kafka.certificates import Certificates
 
 TOKEN = "dapi-0123456789-secret"
 LOAD = "tables/orders$"
@@ -470,6 +472,15 @@ class TestTokens:
         with pytest.raises(StorageError, match="server for tokens gives none: its status is 401") as caught:
             ask(open_catalog(server, client_id="id", client_secret="wr0ng").load(NAME))
         assert "wr0ng" not in str(caught.value)
+
+
+def test_authorities_of_a_file_are_trusted_besides_those_of_the_system(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    certificates = Certificates.issue(tmp_path)
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificates.ca))
+    trusted = tls_context(str(certificates.other_ca)).get_ca_certs()
+    assert {authority["subject"][0][0][1] for authority in trusted} == {"authority", "another"}
 
 
 class TestOptions:
