@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from typing import cast
@@ -232,6 +233,8 @@ async def follow(
     Raises:
         CdfdError: it names table, version and file.
     """
+    if not isinstance(poll_interval, int | float) or not 0 < poll_interval < math.inf:
+        raise ConfigError(f"poll_interval is {poll_interval!r:.100}", hint="Give a number of seconds above 0")
     shape = shape_of(where, columns, mask, exclude_change_types)
     rows = RowOptions(changes, refine, _names(key) or (), shape, drop_unchanged)
     table = Table.open(uri, storage_options, allowed_roots, path_prefixes=path_prefixes, max_log_line=max_log_line)

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping
 from typing import NamedTuple, Protocol
+from urllib.parse import urlsplit
 
 # Azure's own form, `abfss://container@account.dfs.core.windows.net/folder`: the part before the @ is not a user.
 _CONTAINER = re.compile(r"abfss?://(?:\$[a-z]+|[a-z0-9][a-z0-9-]{1,62})@[A-Za-z0-9.-]+(?:/|$)", re.IGNORECASE)
@@ -13,6 +14,16 @@ _SIGNATURE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://.*[?&](?:sig|X-Amz-Signature
 def in_address(address: str) -> bool:
     """Whether an address has a user name, a password or a signature in it."""
     return bool(_SIGNATURE.match(address) or (_USER.match(address) and not _CONTAINER.match(address)))
+
+
+def is_url(address: str) -> bool:
+    """Whether an address is a URL of a server, perhaps with a path, and without a user."""
+    if not re.fullmatch(r"https?://[^/@?#\s]+(/[^@?#\s]*)?", address):
+        return False
+    try:
+        return urlsplit(address).port != 0
+    except ValueError:  # half an address of IPv6, or no port
+        return False
 
 
 SOURCE = "credential_source"

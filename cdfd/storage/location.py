@@ -38,6 +38,9 @@ def open_storage(uri: str, options: Options | None = None) -> Storage:
         raise UnsupportedError(
             f"cdfd has no storage for {scheme}:// locations", path=uri, hint=f"Use a plain path or one of: {schemes}"
         )
+    for name in options or {}:
+        if not isinstance(name, str):
+            raise ConfigError(f"the storage options have the name {name!r:.100}", hint="Names of options are text")
     opener: Opener = STORES.load(scheme)
     return opener(uri, options or {})
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 from cdfd.errors import ConfigError
+from cdfd.storage.credentials import is_url
 
 API = "/api/2.1/unity-catalog"
 
@@ -124,8 +125,8 @@ def _check(values: dict[str, object], store: tuple[tuple[str, object], ...]) -> 
             hint="Set `catalogs.uc.endpoint`, the option `endpoint`, or the variable UC_ENDPOINT",
         )
     for name in ("endpoint", "token_url"):
-        if (url := values.get(name)) is not None and not re.fullmatch(r"https?://[^/@?#\s]+(/[^@?#\s]*)?", str(url)):
-            if name == "endpoint" and re.fullmatch(r"[A-Za-z0-9.-]+(:\d+)?/?", str(url)):
+        if (url := values.get(name)) is not None and not is_url(str(url)):
+            if name == "endpoint" and re.fullmatch(r"[A-Za-z0-9.-]+(:\d+)?/?", str(url)) and is_url(f"https://{url}"):
                 values[name] = f"https://{url}"  # as in DATABRICKS_HOST
                 continue
             raise ConfigError(

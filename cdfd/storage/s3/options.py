@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from cdfd.errors import ConfigError
-from cdfd.storage.credentials import SOURCE, KeySource
+from cdfd.storage.credentials import SOURCE, KeySource, is_url
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +118,7 @@ def parse(options: Mapping[str, object], environ: Mapping[str, str] | None = Non
     parsed = S3Options(**values)  # type: ignore[arg-type]  # names and types are those of the tables above
     allow_http = _flag(options, "allow_http")
     url = parsed.endpoint_url
-    if url is not None and not re.fullmatch(r"https?://[^/@?#\s]+(/[^@?#\s]*)?", url):
+    if url is not None and not is_url(url):
         raise ConfigError(
             "the storage option endpoint_url is not a URL",
             hint="For example https://minio.example:9000, without a user name",

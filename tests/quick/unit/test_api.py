@@ -351,6 +351,12 @@ class TestFollow:
                 await writer.insert(rows(number))
                 assert (await coming)["id"].to_pylist() == [number]
 
+    @pytest.mark.parametrize("interval", [None, "1", 0, -1, float("nan"), float("inf")])
+    async def test_an_interval_is_a_number_above_0(self, writer: TableWriter, interval: object) -> None:
+        async with aclosing(cdfd.follow(uri(writer), poll_interval=interval)) as batches:  # type: ignore[arg-type]
+            with pytest.raises(ConfigError, match="poll_interval is"):
+                await anext(batches)
+
     async def test_from_the_beginning_of_a_table_that_is_not_there_yet(self, tmp_path: Path) -> None:
         place = tmp_path / "late" / "orders"
         async with aclosing(cdfd.follow(str(place), poll_interval=1e6)) as batches:

@@ -65,3 +65,17 @@ def test_malformed_uri_is_refused(uri: str) -> None:
 def test_path_with_a_zero_byte_is_refused() -> None:
     with pytest.raises(PathError):
         open_storage("file:///a%00b")
+
+
+@pytest.mark.parametrize("endpoint", ["http://[x", "http://host:99999", "http://host:port", "https://user@host"])
+def test_endpoint_that_is_no_url_is_refused(endpoint: str) -> None:
+    with pytest.raises(ConfigError, match="endpoint_url is not a URL"):
+        open_storage("s3://bucket/orders", {"endpoint_url": endpoint})
+
+
+@pytest.mark.parametrize(
+    "uri", ["s3://bucket/orders", "gs://bucket/orders", "uc://main.sales.orders", "glue://sales.orders"]
+)
+def test_names_of_options_are_text(uri: str) -> None:
+    with pytest.raises(ConfigError, match="the storage options have the name 1"):
+        open_storage(uri, {1: 2})  # type: ignore[dict-item]
