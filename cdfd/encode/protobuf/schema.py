@@ -113,7 +113,10 @@ class ProtobufSchema:
         self._numbers: dict[str, dict[str, int]] = {}
         for text in earlier:
             for message, numbers in numbers_of(text).items():
-                self._numbers.setdefault(message, {}).update(numbers)
+                newer = set(numbers.values())
+                # Builds up to 0.2.0 could give a number to another column.
+                older = {name: each for name, each in self._numbers.get(message, {}).items() if each not in newer}
+                self._numbers[message] = older | numbers
         self._imports: set[str] = set()
         self._done: dict[int, tuple[str, tuple[Slot, ...]]] = {}
         self._top: list[_Message] = []
@@ -139,7 +142,7 @@ class ProtobufSchema:
         # Names of messages and of fields share a space.
         messages = set(taken)
         for each, name in zip(kind.fields, names, strict=True):
-            number = numbers.get(each.name) or numbers.get(name) or next(following)
+            number = numbers.get(each.name) or next(following)
             try:
                 slots.append(self._field(message, each, name, number, path, messages))
             except UnsupportedError as error:
@@ -268,6 +271,7 @@ _FIELD: Final = re.compile(
     r"\s*(?:optional\s+|repeated\s+)?[\w.]+(?:<[\w., ]+>)?\s+(\w+)\s*=\s*(\d+)\s*"
     r"(?:\[\s*(?:json_name\s*=\s*(\"(?:[^\"\\]|\\.)*\"))?.*\])?;"
 )
+_ESCAPE: Final = re.compile(rb"\\(\\|['?]|[0-7]{1,3})")
 _END: Final = re.compile(r"\s*\}\s*$")
 
 
@@ -282,15 +286,17 @@ def numbers_of(text: str) -> dict[str, dict[str, int]]:
     """
     path: list[str] = []
     messages: dict[str, dict[str, int]] = {}
-    for line in text.splitlines():
+    # A json_name may have other characters that Python takes for the end of a line.
+    for line in text.split("\n"):
         if match := _MESSAGE.match(line):
             path.append(match[1])
             messages[".".join(path)] = {}
         elif path and (match := _FIELD.match(line)):
-            column = match[1]
+            # `_2` without a json_name is the column `2`: as a column, `_2` has one.
+            column = _json_name(match[1]) if match[1].startswith("_") else match[1]
             if match[3]:
-                with suppress(json.JSONDecodeError):  # Protobuf has escapes that JSON and cdfd do not have
-                    column = json.loads(match[3])
+                with suppress(ValueError):
+                    column = _unescape(match[3])
             messages[".".join(path)][column] = int(match[2])
         elif path and _END.match(line):
             path.pop()
@@ -299,3 +305,19 @@ def numbers_of(text: str) -> dict[str, dict[str, int]]:
             f"the registry has a schema that has no message: {text:.200}", hint="Is the subject another topic's?"
         )
     return messages
+
+
+def _unescape(literal: str) -> str:
+    """The text of a literal in quotes, with JSON's escapes as cdfd writes them, or Protobuf's own, which are numbers of bytes.
+
+    Raises:
+        ValueError: it has others.
+    """
+
+    def replace(match: re.Match[bytes]) -> bytes:
+        if match[1] == b"\\":
+            return match[0]
+        return match[1] if match[1] in (b"'", b"?") else bytes([int(match[1], 8) & 0xFF])
+
+    text: str = json.loads(_ESCAPE.sub(replace, literal.encode()), strict=False)
+    return text

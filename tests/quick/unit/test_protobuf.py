@@ -1,11 +1,13 @@
 """Records in Protobuf, read by Google's library with the schema compiled by protoc."""
 
 import datetime as dt
+import re
 import struct
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from google.protobuf import text_encoding
 from google.protobuf.descriptor import FieldDescriptor
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -141,6 +143,38 @@ def test_a_number_stays_with_its_column_if_the_field_gets_another_name() -> None
         "2": 2,
         "a_b": 3,
     }
+
+
+def schemas(*columns: str, earlier: list[str]) -> list[str]:
+    """Earlier schemas, and that of a batch with columns."""
+    batch = pa.record_batch({column: pa.array([1]) for column in columns})
+    return [*earlier, encoder_of(batch, earlier=earlier).schema]
+
+
+def test_column_gets_no_number_of_another_one_that_has_become_the_same_field() -> None:
+    texts = schemas("a b", "c", earlier=schemas("a_b", "c", earlier=[]))
+    assert numbers_of(texts[-1]) == {"Value": {"a b": 3, "c": 2}}
+    assert numbers_of(schemas("2", earlier=schemas("_2", earlier=[]))[-1]) == {"Value": {"2": 2}}
+    texts = schemas("a b", "a_b", earlier=texts)
+    assert numbers_of(texts[-1]) == {"Value": {"a b": 3, "a_b": 1}}
+
+
+def test_number_that_two_columns_have_had_is_that_of_the_newer_one() -> None:
+    (first,) = schemas("a_b", "c", earlier=[])
+    (second,) = schemas("a b", "c", earlier=[])
+    assert numbers_of(schemas("a_b", "c", "a b", earlier=[first, second])[-1]) == {
+        "Value": {"a_b": 3, "c": 2, "a b": 1}
+    }
+
+
+@pytest.mark.parametrize("name", ["a\u2028b", "a\x85b", "a\x1cb", "größe", "it's", 'a"\\303', "\t?"])
+def test_names_of_columns_are_read_back(name: str) -> None:
+    (text,) = schemas(name, "c", earlier=[])
+    assert numbers_of(text) == {"Value": {name: 1, "c": 2}}
+    # As Protobuf's own libraries print the descriptor of a schema.
+    printed = text_encoding.CEscape(name.encode(), as_utf8=False)
+    own = re.sub(r'json_name = ".*"', lambda _: f'json_name = "{printed}"', text)
+    assert numbers_of(own) == {"Value": {name: 1, "c": 2}}
 
 
 def test_a_schema_of_another_topic_is_refused() -> None:
