@@ -136,7 +136,8 @@ def plain_text(array: pa.Array, binary: str = "base64") -> pa.Array:
     """Values as text, without JSON's quotes and escapes: strings as they are, and bytes in base64 or hex. `large_binary`, or strings."""
     if any(matches(array.type) for matches in (*STRINGS, *(BYTES if binary == "bytes" else ()))):
         return array
-    cells = column(array, Rules(binary=binary))
+    # As the name of a map's entry, NaN has no quotes of its own.
+    cells = column(array, Rules(binary=binary, keys=not types.is_nested(array.type)))
     cells = replace(cells, opening=cells.opening.removeprefix(_QUOTE), closing=cells.closing.removesuffix(_QUOTE))
     texts = join([b"", b""], [cells], len(array))
     if types.is_timestamp(array.type) and array.type.tz is None:

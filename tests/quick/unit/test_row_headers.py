@@ -1,6 +1,7 @@
 """Record headers with values of columns: in every format, for every type, next to the formats' own headers."""
 
 import datetime as dt
+import math
 from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any
@@ -50,13 +51,18 @@ def test_each_record_of_a_row_has_its_value(form: str, wanted: list[str | None])
         ([7, None], pa.int64(), b"7"),
         ([True, None], pa.bool_(), b"true"),
         ([1.5, None], pa.float64(), b"1.5"),
+        ([math.nan, None], pa.float64(), b"NaN"),
+        ([-math.inf, None], pa.float32(), b"-Infinity"),
+        (pa.array([math.inf, None]).dictionary_encode(), None, b"Infinity"),
         ([Decimal("1.50"), None], pa.decimal128(9, 2), b"1.50"),
         ([dt.date(2026, 1, 31), None], pa.date32(), b"2026-01-31"),
         ([0, None], pa.timestamp("us", "UTC"), b"1970-01-01T00:00:00.000000Z"),
         ([None, None], pa.int32(), None),
     ],
 )
-def test_header_is_the_value_of_its_column_as_bytes(values: list[Any], kind: pa.DataType, wanted: bytes | None) -> None:
+def test_header_is_the_value_of_its_column_as_bytes(
+    values: list[Any], kind: pa.DataType | None, wanted: bytes | None
+) -> None:
     rows = change_rows(ROWS[:1] * 2).set_column(1, "note", pa.array(values, kind))
     [header] = RowHeaders({"h": "note"})(rows)
     header.values.validate(full=True)
