@@ -224,6 +224,8 @@ class TableReader:
             what = f"column {name!r:.100} cannot be compared with {value!r:.100}"
             raise ConfigError(what, hint=f"Give a value for the type {leaf.arrow}") from None
         row, end = (int(each) for each in table.first_rows[block : block + 2])
+        if row == end:
+            return row
         reader = ColumnReader(self.reader.source, table, block, row, runs=self.metadata.runs)
         reader.load(end)
         values: Any = reader.take(end, end - row).values

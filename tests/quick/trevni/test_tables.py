@@ -337,6 +337,15 @@ def test_nothing_is_found_without_rows() -> None:
         assert empty.find("n", 1) == 0
 
 
+def test_a_value_is_looked_for_in_a_block_without_rows() -> None:
+    column = ColumnMetadata("n", ValueType.LONG, values=True)
+    empty = headers.header_bytes(headers.FileMetadata(2, 1, (column,), (0,)), [0])
+    blocks = [np.array([rows, rows, rows], "<i4").tobytes() + long_bytes(first) for rows, first in ((1, 1), (0, 5))]
+    data = empty + (2).to_bytes(4, "little") + b"".join(blocks) + long_bytes(1)
+    with trevni.TrevniFile(io.BytesIO(data)) as file:
+        assert [file.find("n", value) for value in (0, 1, 2, 9)] == [0, 0, 1, 1]
+
+
 def test_user_metadata_is_that_of_the_schema(tmp_path: Path) -> None:
     table = pa.table({"n": [1]}).replace_schema_metadata({"origin": "shop"})
     trevni.write_table(table, tmp_path / "rows.trv", metadata={"note": b"\xff"})
