@@ -12,7 +12,6 @@ from cdfd.trevni.column_reader import Slice
 from cdfd.trevni.rows import WINDOW_BYTES
 from cdfd.trevni.shapes import Array, Branch, Leaf, Map, Record, Shape, Union, arrow_field, arrow_type, width_of
 from cdfd.trevni.values.lengths import Numbers, sums
-from cdfd.trevni.values.value_types import ValueType
 
 NARROW = 64
 """Bytes of a value, at most, that nulls may always take: lengths alone bound these."""
@@ -162,13 +161,9 @@ def logical(leaf: Leaf, values: Any) -> Any:
             return pa.ExtensionArray.from_storage(kind, values.cast(kind.storage_type))
         if pa.types.is_temporal(kind):
             return values.view(kind)
-        return values if values.type == kind or leaf.kind in _LARGE else values.cast(kind)
+        return values if values.type == kind else values.cast(kind)
     except pa.ArrowInvalid as error:
         raise TrevniError(f"a value is not of the type {kind}: {error}") from None
-
-
-_LARGE = (ValueType.STRING, ValueType.BYTES)
-"""Types whose values may be of Arrow's large types, in blocks of more than 2 GiB."""
 
 
 def _decimals(kind: Any, values: Any) -> Any:

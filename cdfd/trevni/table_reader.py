@@ -186,10 +186,6 @@ class TableReader:
             count = window.end - window.start
             columns = [assemble(field.shape, window.columns, count) for field in shape.fields]
             if columns:
-                if [column.type for column in columns] != schema.types:
-                    # Arrow's large types, where a block of more than 2 GiB has them.
-                    fields = [field.with_type(column.type) for field, column in zip(schema, columns, strict=True)]
-                    schema = pa.schema(fields, metadata=schema.metadata)
                 yield pa.RecordBatch.from_arrays(columns, schema=schema)
             else:
                 yield pa.RecordBatch.from_struct_array(pa.Array.from_buffers(pa.struct([]), count, [None]))
