@@ -78,21 +78,6 @@ class RangeBuffer:
         self._lock = threading.Lock()
         client.readers.add(self)
 
-    def readable(self) -> bool:
-        """See `io.IOBase`."""
-        return True
-
-    def seekable(self) -> bool:
-        """See `io.IOBase`."""
-        return True
-
-    def writable(self) -> bool:
-        """See `io.IOBase`."""
-        return False
-
-    def flush(self) -> None:
-        """Do nothing: nothing is written."""
-
     def tell(self) -> int:
         """See `io.IOBase`."""
         return self._at
