@@ -21,14 +21,13 @@ import pyarrow as pa
 from cdfd.errors import ConfigError, ExistsError, NotFoundError, StorageError, UnsupportedError
 from cdfd.storage.base import Stat, check_path, check_prefix, check_range, fetch_each
 from cdfd.storage.credentials import SOURCE, KeySource
-from cdfd.storage.durable import is_temporary, temporary_name
 from cdfd.storage.s3.loop import request_loop
 
 T = TypeVar("T")
 
 WHOLE_OBJECT_BYTES = 4 << 20
 """Bytes up to which an object is read at once."""
-EXCLUSIVE_PROTOCOLS = frozenset({"memory", "file", "local", "gs", "gcs", "abfs", "abfss", "az"})
+EXCLUSIVE_PROTOCOLS = frozenset({"gs", "gcs", "abfs", "abfss", "az"})
 """Protocols of file systems whose `pipe_file(mode="create")` is atomic. fsspec's own default checks first and writes then, so two writers may
 both succeed. gcsfs requires generation 0 and adlfs sends `overwrite=False`; both stores check that atomically."""
 
@@ -48,16 +47,15 @@ class FsspecStorage:
         renewed: the same file system with credentials that have not ended. It may block; it is called in worker threads.
     """
 
+    remote = True
+
     def __init__(self, system: Any, root: str, uri: str, renewed: Callable[[], Any] | None = None) -> None:
         self._current = renewed or (lambda: system)
         self._root = root.rstrip("/")
         self.uri = uri.rstrip("/")
         protocols = {system.protocol} if isinstance(system.protocol, str) else set(system.protocol)
         self._exclusive = bool(protocols & EXCLUSIVE_PROTOCOLS)
-        self._local = bool(protocols & {"file", "local"})
         self._verified_exclusive = False
-        self._memory = "memory" in protocols
-        self.remote = not (self._local or self._memory)
 
     async def read(self, path: str, start: int = 0, length: int | None = None) -> bytes:
         """Bytes of an object; see the port."""
@@ -107,7 +105,7 @@ class FsspecStorage:
     async def put(self, path: str, data: bytes | memoryview) -> None:
         """Create or replace an object; see the port."""
         data = bytes(data)
-        await self._run("write", path, lambda: self._replace(path, data))
+        await self._run("write", path, lambda: self._current().pipe_file(self._key(path), data))
 
     async def stat(self, path: str) -> Stat:
         """Size and modification time; see the port."""
@@ -133,7 +131,7 @@ class FsspecStorage:
         check_path(path)
         with _translate_errors("read", path):
             size = self._stat(path).size
-            if self._memory or size <= WHOLE_OBJECT_BYTES:
+            if size <= WHOLE_OBJECT_BYTES:
                 return pa.BufferReader(self._bytes(path, 0, size))
             return pa.PythonFile(RenewedFile(self._current, self._key(path), path), "r")
 
@@ -144,7 +142,7 @@ class FsspecStorage:
             check_path(path)
 
         def translate() -> T:
-            with _translate_errors(doing, path), _memory if self._memory else contextlib.nullcontext():
+            with _translate_errors(doing, path):
                 return work()
 
         return await asyncio.to_thread(translate)
@@ -169,7 +167,7 @@ class FsspecStorage:
         stats = {}
         for info in self._entries(folder):
             name = info["name"].rstrip("/").rpartition("/")[2]
-            if info["type"] == "file" and self._key(f"{folder}{name}") == info["name"] and not is_temporary(name):
+            if info["type"] == "file" and self._key(f"{folder}{name}") == info["name"]:
                 stats[f"{folder}{name}"] = _as_stat(f"{folder}{name}", info)
         return stats
 
@@ -185,30 +183,7 @@ class FsspecStorage:
         return entries
 
     def _create(self, path: str, data: bytes) -> None:
-        if self._local:
-            # Create a file atomically. With exclusive writing instead, readers would see it grow.
-            key = self._key(path)
-            temporary = self._temporary(key, data)
-            try:
-                self._current().link(temporary, key)
-            finally:
-                self._current().rm_file(temporary)
-        else:
-            self._current().pipe_file(self._key(path), data, mode="create")
-
-    def _replace(self, path: str, data: bytes) -> None:
-        if self._local:
-            key = self._key(path)
-            self._current().mv(self._temporary(key, data), key)
-        else:
-            self._current().pipe_file(self._key(path), data)
-
-    def _temporary(self, key: str, data: bytes) -> str:
-        folder = key.rpartition("/")[0]
-        self._current().makedirs(folder, exist_ok=True)
-        temporary = f"{folder}/{temporary_name()}"
-        self._current().pipe_file(temporary, data)
-        return temporary
+        self._current().pipe_file(self._key(path), data, mode="create")
 
     def _key(self, path: str) -> str:
         return f"{self._root}/{path}"
@@ -300,10 +275,6 @@ class RenewedSystem:
                 self._system = fsspec.core.url_to_fs(self.uri, use_listings_cache=False, **arguments)[0]
                 self._config = config
             return self._system
-
-
-_memory = threading.Lock()
-"""fsspec's memory file system checks and writes in two steps."""
 
 
 def open_fsspec(uri: str, options: Mapping[str, object]) -> FsspecStorage:

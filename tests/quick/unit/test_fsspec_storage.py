@@ -27,6 +27,7 @@ from cdfd.scan.table_files import TableFiles
 from cdfd.storage.base import Storage
 from cdfd.storage.fsspec_storage import FsspecStorage, _modified_ms
 from cdfd.storage.location import open_storage
+from tests.support.fsspec_systems import MemorySystem
 from tests.support.lake import SCHEMA, WITHIN, rows
 
 
@@ -125,7 +126,7 @@ def test_what_it_says_is_translated(failure: Exception, said: str, retriable: bo
 
 async def test_a_table_of_it_is_read(root: str) -> None:
     """Written, read, and followed: all of a table."""
-    store: Storage = FsspecStorage(fsspec.filesystem("memory"), root, "memory://lake")
+    store: Storage = FsspecStorage(MemorySystem(), root, "memory://lake")
 
     writer = TableWriter(store, SCHEMA)
     await writer.create()
@@ -203,7 +204,7 @@ def test_store_that_fails_in_the_middle_of_a_file(
     monkeypatch.setattr("cdfd.storage.fsspec_storage.WHOLE_OBJECT_BYTES", 1)
     data = io.BytesIO()
     pq.write_table(pa.table({"n": range(10)}), data)
-    memory = MemoryFileSystem(skip_instance_cache=True)
+    memory = MemorySystem(skip_instance_cache=True)
     memory.pipe_file("/table/x.parquet", data.getvalue())
 
     class Failing(io.BytesIO):
@@ -215,7 +216,6 @@ def test_store_that_fails_in_the_middle_of_a_file(
     setattr(Failing, method, fail)
     monkeypatch.setattr(memory, "open", lambda *_: Failing(data.getvalue()))
     storage = FsspecStorage(memory, "/table", "gs://x")
-    storage._memory = False  # large objects of memory are read at once
     with (
         pytest.raises(kind, match=what) as caught,
         TableFiles(storage, open_storage).open_scan(FileScan("x.parquet", "insert", {}, len(data.getvalue()))),
@@ -302,7 +302,6 @@ def test_vended_credentials_are_renewed_in_the_middle_of_a_file(monkeypatch: pyt
     source.renew()
     storage = open_storage("abfss://lake@shop.dfs.core.windows.net/signed", {"credential_source": source})
     asyncio.run(storage.put("x", bytes(range(200))))
-    storage._memory = False  # type: ignore[attr-defined]  # large objects of memory are read at once
     with storage.open_input_file("x") as file:
         assert file.read(50) == bytes(range(50))
         source.renew()

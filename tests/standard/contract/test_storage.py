@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
-import fsspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -28,6 +27,7 @@ from cdfd.storage.s3.options import parse
 from cdfd.storage.s3.storage import S3Storage
 from tests.support.axes import under_test
 from tests.support.catalogs.memory import MemoryCatalog
+from tests.support.fsspec_systems import LocalSystem, MemorySystem
 from tests.support.memory_storage import MemoryStorage
 from tests.support.s3.fixtures import new_bucket
 from tests.support.s3.server import Server
@@ -52,12 +52,12 @@ def memory(folder: Path) -> Iterator[Storage]:
 
 @contextmanager
 def fsspec_memory(folder: Path) -> Iterator[Storage]:
-    yield FsspecStorage(fsspec.filesystem("memory"), str(folder), "memory://x")
+    yield FsspecStorage(MemorySystem(), str(folder), "memory://x")
 
 
 @contextmanager
 def fsspec_local(folder: Path) -> Iterator[Storage]:
-    yield FsspecStorage(fsspec.filesystem("file"), str(folder), folder.as_uri())
+    yield FsspecStorage(LocalSystem(), str(folder), folder.as_uri())
 
 
 @contextmanager
