@@ -24,7 +24,7 @@ import cdfd
 from cdfd import snapshot
 from cdfd.delta.types.schema import ColumnMappingMode, StructField, StructType, TableSchema, from_arrow
 from cdfd.delta.types.schema_change import Rename, SchemaChange
-from cdfd.errors import FencedError, SinkError, StorageError, UnsupportedError
+from cdfd.errors import ExistsError, FencedError, SinkError, StorageError, UnsupportedError
 from cdfd.log.log import DeltaLog
 from cdfd.model.columns import VersionColumns, change_schema, constant_type
 from cdfd.model.control import Control, Pause
@@ -860,6 +860,20 @@ class TestShape:
             if not step.reached:
                 break
         assert number >= 8
+
+    async def test_a_load_whose_commit_has_no_answer_is_not_repeated(self, tmp_path: Path) -> None:
+        storage = FaultyStorage(LocalStorage(tmp_path))
+        sink = await open_sink(storage, shape=self.NEW)
+        await deliver(sink, 0, change(0, "insert", [(2, "a", 0.5)]))
+        await (await sink.begin(at(1))).commit(at(1, "snapshot"))
+        delivery = await sink.begin(at(1, "snapshot"))
+        await delivery.write(change(1, "insert", [(3, "a", 0.5)]))
+        before = len(entries(tmp_path))
+        # The client of the store repeats the request, and finds the entry that it has just written.
+        storage.after = AtStep(0, ExistsError("exists"), lambda method, _: method == "put_if_absent")
+        await delivery.commit(at(2))
+        assert len(entries(tmp_path)) == before + 1
+        assert rows_in(tmp_path) == bag([(3, "a", 0.5)])
 
     async def test_nothing_else_stores_the_new_shape(self, tmp_path: Path) -> None:
         await deliver(await open_sink(LocalStorage(tmp_path)), 0, change(0, "insert", [(1, "a", 0.5)]))
