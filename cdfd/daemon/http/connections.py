@@ -28,6 +28,8 @@ _SWEEP_SECONDS = 0.5
 LONGEST_PATH = 103 if sys.platform == "darwin" else 107
 """Bytes of the path of a Unix socket."""
 
+_LONGEST_HOST = 300
+"""Characters of a `Host` header. A name in DNS has at most 253."""
 _HOST = re.compile(r"(\[[^\[\]]+\]|[^\[\]:]*)(?::[0-9]*)?")
 
 
@@ -43,7 +45,8 @@ class AllowedHosts:
 
     def __contains__(self, host: str) -> bool:
         """Whether a `Host` header, with or without a port, is accepted."""
-        matched = _HOST.fullmatch(host)
+        # Checked first, because the time for the labels below grows with the square of their number.
+        matched = _HOST.fullmatch(host) if len(host) <= _LONGEST_HOST else None
         if matched is None:
             return False
         name = matched[1].strip("[]").lower().rstrip(".")
