@@ -231,6 +231,35 @@ async def serve_socket(
         writer.shutdown(wait=False, cancel_futures=True)
 
 
+class Scrapes:
+    """Renders `/metrics` for requests: those that wait at the same time share one text, which is read after they came.
+
+    So at most one text is rendered and one of each format waits, however many requests there are: a request goes on if its connection ends.
+
+    Args:
+        metrics: reads the metrics, and returns a function that renders them in any thread; see `Status.metrics`.
+        writer: has one thread.
+    """
+
+    def __init__(self, metrics: Callable[..., Callable[[], bytes]], writer: Executor) -> None:
+        self._metrics = metrics
+        self._writer = writer
+        self._turn = asyncio.Lock()
+        self._waiting: dict[bool, asyncio.Task[bytes]] = {}
+
+    async def text(self, *, openmetrics: bool) -> bytes:
+        """The metrics of a moment after this call. A call that is cancelled ends the others, too: only the end of the server does that."""
+        if openmetrics not in self._waiting:
+            self._waiting[openmetrics] = asyncio.create_task(self._render(openmetrics))
+        return await self._waiting[openmetrics]
+
+    async def _render(self, openmetrics: bool) -> bytes:
+        async with self._turn:
+            del self._waiting[openmetrics]
+            render = self._metrics(openmetrics=openmetrics)
+            return await asyncio.get_running_loop().run_in_executor(self._writer, render)
+
+
 def _application(
     status: Status,
     history: History,
@@ -239,10 +268,12 @@ def _application(
     access: Access,
     controls: ControlRoutes | None,
 ) -> web.Application:
+    # In a thread of its own: rendering many tables must not delay deliveries, and the loop's threads may all wait for a broker.
+    scrapes = Scrapes(status.metrics, writer)
+
     async def metrics(request: web.Request) -> web.Response:
-        # In a thread of its own: rendering many tables must not delay deliveries, and the loop's threads may all wait for a broker.
         openmetrics = status.exemplars and "application/openmetrics-text" in request.headers.get("Accept", "")
-        text = await asyncio.get_running_loop().run_in_executor(writer, status.metrics(openmetrics=openmetrics))
+        text = await scrapes.text(openmetrics=openmetrics)
         return web.Response(body=text, headers={"Content-Type": OPENMETRICS_TYPE if openmetrics else CONTENT_TYPE})
 
     async def health(_: web.Request) -> web.Response:

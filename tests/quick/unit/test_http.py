@@ -7,8 +7,10 @@ import logging
 import math
 import os
 import socket
+import threading
 from base64 import b64encode
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from hashlib import sha256
 from html.parser import HTMLParser
@@ -207,6 +209,36 @@ async def test_concurrent_requests_are_all_answered() -> None:
     async with serving() as client:
         codes = await asyncio.gather(*(client.get(path) for path in PATHS for _ in range(10)))
         assert {code for code, _, _ in codes} == {200, 503}
+
+
+async def test_scrapes_that_wait_at_the_same_time_share_one_text() -> None:
+    """Connections may end while their requests wait, so a limit of connections does not bound the scrapes."""
+    renders = 0
+    rendering, released = threading.Event(), threading.Event()
+
+    def metrics(*, openmetrics: bool = False) -> Callable[[], bytes]:
+        nonlocal renders
+        renders += 1
+        text = f"{renders} {openmetrics}".encode()
+
+        def render() -> bytes:
+            rendering.set()
+            assert released.wait(20)
+            return text
+
+        return render
+
+    with ThreadPoolExecutor(1) as writer:
+        scrapes = server.Scrapes(metrics, writer)
+        first = asyncio.create_task(scrapes.text(openmetrics=False))
+        await asyncio.to_thread(rendering.wait, 20)
+        later = [asyncio.create_task(scrapes.text(openmetrics=number % 2 == 1)) for number in range(200)]
+        await asyncio.sleep(0)
+        released.set()
+        assert await first == b"1 False"
+        # Each text is read after its requests came.
+        assert set(await asyncio.gather(*later)) == {b"2 False", b"3 True"}
+        assert await scrapes.text(openmetrics=False) == b"4 False"
 
 
 # Accepted requests, and limits of size, number and time
