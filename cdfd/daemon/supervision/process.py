@@ -320,7 +320,7 @@ class Threads(ThreadPoolExecutor):
         """Run a call in a thread; see `Executor`.
 
         Raises:
-            RuntimeError: the executor is shut down.
+            RuntimeError: the executor is shut down, or the system allows no thread at all. While there are others, the call waits for them.
         """
         done: Future[T] = Future()
         work = (partial(fn, *args, **kwargs), done)
@@ -333,7 +333,13 @@ class Threads(ThreadPoolExecutor):
                 member = _Member(work)
                 member.thread = Thread(target=self._run, args=(member,), name="cdfd-call", daemon=True)
                 self._members.add(member)
-                member.thread.start()
+                try:
+                    member.thread.start()
+                except (RuntimeError, MemoryError):
+                    self._members.discard(member)
+                    if not self._members:
+                        raise
+                    self._waiting.append(work)  # all others are busy, and the first that is free takes it
             else:
                 self._waiting.append(work)
         return done

@@ -6,6 +6,7 @@ import time
 
 import pytest
 
+from cdfd.daemon.supervision import process
 from cdfd.daemon.supervision.process import Threads
 
 WITHIN = 20.0
@@ -92,6 +93,33 @@ def test_errors_and_cancellations_reach_the_caller() -> None:
     assert waiting.result(WITHIN) == 0
     with pytest.raises(RuntimeError, match="shutdown"):
         threads.submit(int)
+
+
+def test_a_call_whose_thread_cannot_start_waits_for_another_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads, gate = Threads(), threading.Event()
+    busy = threads.submit(gate.wait, WITHIN)
+    monkeypatch.setattr(process, "Thread", Unstartable)
+    waiting = [threads.submit(int, number) for number in range(3)]
+    assert threads.count == 1
+    gate.set()
+    assert busy.result(WITHIN)
+    assert [each.result(WITHIN) for each in waiting] == [0, 1, 2]
+    threads.shutdown()
+
+
+def test_without_any_thread_a_call_fails_and_later_calls_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads = Threads(1)
+    with monkeypatch.context() as patches:
+        patches.setattr(process, "Thread", Unstartable)
+        with pytest.raises(RuntimeError, match="no more threads"):
+            threads.submit(int)
+    assert threads.submit(int, 1).result(WITHIN) == 1
+    threads.shutdown()
+
+
+class Unstartable(threading.Thread):
+    def start(self) -> None:
+        raise RuntimeError("no more threads")
 
 
 def test_asyncio_takes_it_as_its_executor() -> None:

@@ -71,6 +71,22 @@ def test_closing_completes_the_calls_before_it() -> None:
     wait_for_end("closing worker")
 
 
+def test_a_call_whose_thread_cannot_start_fails_and_later_calls_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Unstartable(threading.Thread):
+        def start(self) -> None:
+            raise RuntimeError("no more threads")
+
+    worker, done = Worker("unlucky worker", idle=0.01), list[int]()
+    with monkeypatch.context() as patches:
+        patches.setattr("cdfd.sinks.kafka.client.worker.Thread", Unstartable)
+        with pytest.raises(RuntimeError, match="no more threads"):
+            worker.submit(lambda: done.append(1))
+    worker.submit(lambda: done.append(2)).result(WITHIN)
+    worker.close()
+    wait_for_end("unlucky worker")
+    assert done == [2]
+
+
 def test_turns_are_limited_and_a_table_that_hangs_does_not_keep_the_others_waiting() -> None:
     async def scenario() -> None:
         turns, inside, most = Turns(2, longest=WITHIN), 0, 0

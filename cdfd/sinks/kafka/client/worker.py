@@ -49,15 +49,17 @@ class Worker:
 
         Raises:
             SinkError: the worker is closed.
+            RuntimeError: the system allows no more threads.
         """
         if self._closed:
             raise SinkError("the sink is closed", hint="Open a new sink")
         done = Future() if done is None else done
         with self._lock:
-            self._work.put((work, done))
             if self._thread is None:
-                self._thread = Thread(target=self._run, name=self.name, daemon=True)
-                self._thread.start()
+                thread = Thread(target=self._run, name=self.name, daemon=True)
+                thread.start()  # before anything changes: a call that could not be submitted must not run later
+                self._thread = thread
+            self._work.put((work, done))
         return done
 
     def close(self) -> None:
