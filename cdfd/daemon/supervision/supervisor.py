@@ -29,6 +29,8 @@ FENCED_RETRY_SECONDS = 300.0
 """Time to the next attempt after another process took a table over, where processes share the tables. A roll-out of all processes fits
 into it: a process that still has the old number of shards would otherwise take the table back.
 """
+ABORT_SECONDS = 5.0
+"""How long the aborted delivery of a table that leaves may take to end, before the other tables go on without it."""
 _LONGEST_TEXT = 1000
 
 
@@ -97,7 +99,7 @@ class Supervisor:
         self._random = random or Random()
         self._awaits_tables, self._shares_tables = awaits_tables, shares_tables
         self._tables: dict[str, _Supervised] = {}
-        self._leaving: set[asyncio.Task[None]] = set()
+        self._leaving: dict[asyncio.Task[None], str] = {}
         self._changed = asyncio.Event()
         self._running = False
 
@@ -123,7 +125,8 @@ class Supervisor:
     async def remove(self, name: str) -> None:
         """Stop a table's loop and forget the table; the others continue. Returns once the loop has ended and its sink is closed.
 
-        A delivery gets `STOP_SECONDS` to finish, and is aborted after that. The caller may then add a table of that name again.
+        A delivery gets `STOP_SECONDS` to finish, and is aborted after that. One that then hangs in a call of a store or a sink is left alone.
+        The caller may add a table of that name again: its loop starts once the old one has ended.
 
         Raises:
             KeyError: there is no such table.
@@ -132,15 +135,22 @@ class Supervisor:
         table.stop.set()
         if table.task is None:
             return
-        self._leaving.add(table.task)
+        self._leaving[table.task] = name
+        table.task.add_done_callback(self._forget)
         try:
             await asyncio.wait((table.task,), timeout=STOP_SECONDS)
         finally:
             table.task.cancel()
-            await asyncio.wait((table.task,))
-            self._leaving.discard(table.task)
-            self._changed.set()
+            await asyncio.wait((table.task,), timeout=ABORT_SECONDS)
+        if not table.task.done():
+            logger.warning(
+                "a call of the delivery of a table that leaves does not return; the others go on", extra={"table": name}
+            )
         table.monitor.stopped()  # a loop that was aborted has not reported it
+
+    def _forget(self, task: asyncio.Task[None]) -> None:
+        del self._leaving[task]
+        self._changed.set()
 
     async def run(self) -> None:
         """Run all loops. Returns once `stop` is set and all loops have stopped.
@@ -190,6 +200,10 @@ class Supervisor:
         self._changed.set()
 
     async def _keep_running(self, name: str, table: _Supervised) -> None:
+        # An earlier loop of this name may hang, and may still write.
+        if earlier := [task for task, left in self._leaving.items() if left == name]:
+            async with first_done(table.stop.wait(), asyncio.wait(earlier)):
+                pass
         backoff, reopened = Backoff(RETRY_SECONDS, MAX_RETRY_SECONDS), -math.inf
         while not table.stop.is_set():
             began = self._clock.monotonic()

@@ -6,7 +6,7 @@ import json
 import logging
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import pyarrow as pa
 import pytest
@@ -366,6 +366,42 @@ async def test_a_table_whose_delivery_does_not_end_is_reported_as_stopped(monkey
     assert daemon.open == 1
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_a_table_that_hangs_when_it_leaves_delays_no_other_and_only_its_own_successor(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(supervisor, "STOP_SECONDS", 0.01)
+    monkeypatch.setattr(supervisor, "ABORT_SECONDS", 0.01)
+    released = asyncio.Event()
+
+    async def hang() -> None:
+        while not released.is_set():
+            with suppress(asyncio.CancelledError):  # as a call in a thread, whose end is awaited
+                await released.wait()
+
+    daemon = Daemon(stays=[forever], hangs=[hang, forever])
+    task = asyncio.create_task(daemon.supervisor.run())
+    try:
+        async with asyncio.timeout(WITHIN):
+            await until(lambda: daemon.open == 2)
+            await daemon.supervisor.remove("hangs")
+            assert daemon.told["hangs"].has_stopped
+            for _ in range(2):  # each leaves again before it has started
+                daemon.supervisor.add("hangs", daemon.opener("hangs"), daemon.told["hangs"])
+                await settle()
+                await daemon.supervisor.remove("hangs")
+            daemon.supervisor.add("hangs", daemon.opener("hangs"), daemon.told["hangs"])
+            await settle()
+            assert daemon.begun["hangs"] == 1
+            released.set()
+            await until(lambda: daemon.begun["hangs"] == 2)
+            assert (daemon.open, daemon.begun["stays"]) == (2, 1)
+    finally:
+        released.set()
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+    assert daemon.open == 0
 
 
 async def test_a_removed_table_is_forgotten_with_its_pause_and_its_error() -> None:
