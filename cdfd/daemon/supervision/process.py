@@ -44,6 +44,7 @@ from cdfd.daemon.supervision.preflight import preflight
 from cdfd.daemon.supervision.signals import Stopping, run_until
 from cdfd.daemon.supervision.supervisor import Supervisor
 from cdfd.daemon.telemetry.monitors import telemetry_monitors
+from cdfd.errors import CdfdError, FencedError
 from cdfd.log.notifications import Notifications
 from cdfd.runtime import allocator, native
 from cdfd.runtime.clock import Clock, SystemClock
@@ -111,18 +112,24 @@ async def serve(
 
             await stack.enter_async_context(server.serve_all(config, status, history, controller, clock))
         await stack.enter_async_context(background("summary", Summary(status).run(clock)))
-        process = _Process(config, path, loaded, clock, status, controller, hangup, shard, recover_from_ledger)
-        if standby:
-            sink = connector(next(iter(config.by_sink.values())))
-            lease = await stack.enter_async_context(sink.lease(config.standby.takeover_after))
-            timing = config.standby.takeover_after, config.standby.poll
-            # A name for this process, which no other process ever has.
-            status.election = Election(
-                lease, clock, *timing, f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
-            )
-            await process.stand_by(status.election, stopping.event)
-        else:
-            await process.deliver(stopping.event)
+        process = _Process(
+            config, path, loaded, clock, status, controller, hangup, stopping, shard, recover_from_ledger
+        )
+        try:
+            if standby:
+                sink = connector(next(iter(config.by_sink.values())))
+                lease = await stack.enter_async_context(sink.lease(config.standby.takeover_after))
+                timing = config.standby.takeover_after, config.standby.poll
+                # A name for this process, which no other process ever has.
+                status.election = Election(
+                    lease, clock, *timing, f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
+                )
+                await process.stand_by(status.election)
+            else:
+                await process.deliver(stopping.event)
+        except CdfdError as error:
+            stopping.limit_end(error)
+            raise
     logger.info("stopped")
     return stopping.exit_code
 
@@ -139,6 +146,7 @@ class _Process:
         status: of the tables that it delivers.
         controller: takes requests.
         hangup: set by SIGHUP.
+        stopping: handles the other signals, and limits the end of the process.
         shard, recover_from_ledger: see `serve`.
     """
 
@@ -149,29 +157,36 @@ class _Process:
     status: Status
     controller: Controller
     hangup: asyncio.Event
+    stopping: Stopping
     shard: Shard | None
     recover_from_ledger: bool
 
-    async def stand_by(self, election: Election, stop: asyncio.Event) -> None:
-        """Take part in an election until `stop` is set. While this process leads, it delivers the tables that the file has then.
+    async def stand_by(self, election: Election) -> None:
+        """Take part in an election until a signal. While this process leads, it delivers the tables that the file has then.
 
         Raises what `deliver` does.
         """
-        while not stop.is_set():
+        while not self.stopping.event.is_set():
             warm = WarmTables(self.config, self.clock, election.expected)
             async with warm.followed():
-                await election.run(partial(self._lead, warm), stop)
+                await election.run(partial(self._lead, warm), self.stopping.event)
 
     async def _lead(self, warm: WarmTables, over: asyncio.Event) -> None:
         warm.stop()
         try:
-            await self.deliver(over, warm)
+            async with background("end of leadership", self._limit_end(over)):
+                await self.deliver(over, warm)
         finally:
+            self.stopping.go_on()
             self.status.stand_by()
             for name in tuple(self.controller.tables):
                 self.controller.remove(name)
             # The objects of the delivery are garbage now, and the collector has left cycles of them alone.
             gc.unfreeze()
+
+    async def _limit_end(self, over: asyncio.Event) -> None:
+        await over.wait()
+        self.stopping.limit_end(FencedError("another process leads, and the deliveries of this one do not end"))
 
     async def deliver(self, stop: asyncio.Event, warm: WarmTables | None = None) -> None:
         """Run the loops of all tables until `stop` is set. All sinks are closed then.
@@ -188,7 +203,13 @@ class _Process:
         async with AsyncExitStack() as stack:
             # Without one of its sinks, a process delivers to the others.
             shares_tables = self.shard is not None or (bool(config.sinks) and warm is None)
-            supervisor = Supervisor(stop, clock, awaits_tables=bool(config.discoveries), shares_tables=shares_tables)
+            supervisor = Supervisor(
+                stop,
+                clock,
+                awaits_tables=bool(config.discoveries),
+                shares_tables=shares_tables,
+                failing=self.stopping.limit_end,
+            )
             notifications = await stack.enter_async_context(assembly.receive_notifications(config, clock))
             file_events = stack.enter_context(closing(FileEvents()))
             sources, connectors = (Sources(clock), {}) if warm is None else (warm.sources, warm.connectors)

@@ -1,4 +1,4 @@
-"""Graceful shutdown: after a signal, a delivery may finish within a limited time."""
+"""Graceful shutdown: after a signal, a delivery may finish within a limited time. The end of the process is limited, too."""
 
 import asyncio
 import logging
@@ -8,12 +8,15 @@ from collections.abc import Coroutine
 from threading import Timer
 from typing import Any
 
+from cdfd.errors import CdfdError
+from cdfd.runtime import logs
+
 logger = logging.getLogger("cdfd.daemon")
 
 STOP_SECONDS = 4.0
 """How long the current delivery may take to finish after a signal, before it is aborted."""
 EXIT_SECONDS = 9.0
-"""How long after a signal the process exits, even if a call hangs. That is safe: a kill at any time loses no rows."""
+"""How long after a signal, or a fatal error, the process exits, even if a call hangs. That is safe: a kill at any time loses no rows."""
 INTERRUPTED = 130
 
 
@@ -36,18 +39,30 @@ class Stopping:
         loop.add_signal_handler(signal.SIGTERM, self._stop, terminated)
         loop.add_signal_handler(signal.SIGINT, self._stop, INTERRUPTED)
 
-    def _stop(self, exit_code: int) -> None:
-        self.exit_code = exit_code
-        self.event.set()
+    def limit_end(self, error: CdfdError | None = None) -> None:
+        """Exit in `EXIT_SECONDS`, even if a call hangs: the deliveries end, after a signal or with this error."""
         if self._exit_timer is None:
-            # Never cancelled: at exit Python waits for its threads, and one of them may hang in a store.
-            self._exit_timer = Timer(EXIT_SECONDS, self._exit)
+            # Not cancelled when they have ended: at exit Python waits for its threads, and one of them may hang in a store.
+            self._exit_timer = Timer(EXIT_SECONDS, self._exit, (error,))
             self._exit_timer.daemon = True
             self._exit_timer.start()
 
-    def _exit(self) -> None:
-        logger.warning("a call did not return within %g s after the signal; exiting without it", EXIT_SECONDS)
-        os._exit(self.exit_code)
+    def go_on(self) -> None:
+        """The deliveries have ended, and the process may begin others, unless there was a signal."""
+        if self._exit_timer is not None and not self.event.is_set():
+            self._exit_timer.cancel()
+            self._exit_timer = None
+
+    def _stop(self, exit_code: int) -> None:
+        self.exit_code = exit_code
+        self.event.set()
+        self.limit_end()
+
+    def _exit(self, error: CdfdError | None) -> None:
+        if error is not None:
+            logs.fatal(error, with_traceback=False)
+        logger.warning("a call did not return within %g s; exiting without it", EXIT_SECONDS)
+        os._exit(self.exit_code if error is None else error.exit_code)
 
 
 async def run_until(stop: asyncio.Event, work: Coroutine[Any, Any, None]) -> None:

@@ -83,6 +83,7 @@ class Supervisor:
         random: of the jitter of retries.
         awaits_tables: whether more tables may be found later. If not, the process ends once every table needs an operator.
         shares_tables: whether other processes may take tables over, as shards do. If not, that ends the process.
+        failing: receives the error that ends all loops, before they have ended.
     """
 
     def __init__(
@@ -93,11 +94,13 @@ class Supervisor:
         *,
         awaits_tables: bool = False,
         shares_tables: bool = False,
+        failing: Callable[[CdfdError], object] = lambda _: None,
     ) -> None:
         self._stop = stop
         self._clock = clock
         self._random = random or Random()
         self._awaits_tables, self._shares_tables = awaits_tables, shares_tables
+        self._failing = failing
         self._tables: dict[str, _Supervised] = {}
         self._leaving: dict[asyncio.Task[None], str] = {}
         self._changed = asyncio.Event()
@@ -183,6 +186,9 @@ class Supervisor:
                 finally:
                     changed.cancel()
                     await asyncio.gather(changed, return_exceptions=True)
+        except CdfdError as error:
+            self._failing(error)
+            raise
         finally:
             self._running = False
             # Also those that have ended: several loops may be fenced at once, and only one of their errors is raised.

@@ -159,6 +159,29 @@ async def test_another_daemon_ends_it() -> None:
     assert daemon.open == 0
 
 
+async def test_the_error_that_ends_all_is_known_while_another_loop_still_ends() -> None:
+    daemon, ended, errors = Daemon(), asyncio.Event(), list[CdfdError]()
+    daemon.supervisor = Supervisor(daemon.stop, daemon.clock, failing=errors.append)
+
+    async def end_slowly() -> None:
+        try:
+            await forever()
+        finally:
+            await ended.wait()
+
+    for name, what in {"slow": end_slowly, "fenced": failing(lambda: FencedError("another daemon"))}.items():
+        daemon.runs[name], daemon.begun[name] = [what], 0
+        daemon.supervisor.add(name, daemon.opener(name), Told())
+    task = asyncio.create_task(daemon.supervisor.run())
+    await until(lambda: errors != [])
+    await settle()
+    assert not task.done()
+    ended.set()
+    with pytest.raises(FencedError) as raised:
+        await task
+    assert errors == [raised.value]
+
+
 async def test_a_configuration_that_does_not_fit_a_table_is_that_tables_error() -> None:
     misfit = failing(lambda: ConfigError("no such column", hint="there is another", path="0.json"))
     daemon = Daemon(good=[forever], bad=[misfit])
