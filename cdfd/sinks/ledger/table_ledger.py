@@ -1,5 +1,6 @@
 """The default ledger: a separate Delta table, which any number of daemons can share."""
 
+import asyncio
 import logging
 import random
 from collections.abc import Callable, Sequence
@@ -49,7 +50,7 @@ async def clean_up(log: DeltaLog, version: int) -> None:
                 extra={"table": log.storage.uri, "version": version},
             )
             return
-        data, hint = checkpoint(state)
+        data, hint = await asyncio.to_thread(checkpoint, state)
         # Otherwise the writer of the newer checkpoint cleans up.
         if not await publish(log, paths.checkpoint_name(version), data, hint):
             return

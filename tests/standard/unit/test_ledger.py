@@ -9,6 +9,7 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 import weakref
 from functools import partial
 from itertools import count
@@ -23,6 +24,9 @@ from cdfd.config.parser import parse as parse_settings
 from cdfd.daemon.assembly import ledgers
 from cdfd.delta import last_checkpoint, paths
 from cdfd.delta.commit import parse, serialize
+from cdfd.delta.last_checkpoint import LastCheckpoint
+from cdfd.delta.snapshot import Snapshot
+from cdfd.delta.write.checkpoint_writing import checkpoint
 from cdfd.errors import (
     ConfigError,
     GapError,
@@ -393,6 +397,18 @@ class TestUpkeep:
             "00000000000000000060.checkpoint.parquet",
             "_last_checkpoint",
         ]
+
+    async def test_the_loop_does_not_wait_while_a_checkpoint_is_built(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        threads = list[threading.Thread]()
+
+        def build(state: Snapshot) -> tuple[bytes, LastCheckpoint]:
+            threads.append(threading.current_thread())
+            return checkpoint(state)
+
+        monkeypatch.setattr(table_ledger, "checkpoint", build)
+        await record(open_ledger(MemoryStorage()), range(21))
+        assert len(threads) == 2
+        assert threading.current_thread() not in threads
 
     async def test_many_entries_survive(self) -> None:
         storage = MemoryStorage()
