@@ -4,6 +4,7 @@ A delivery is never cut: it is a transaction. Its rows and bytes are counted whe
 fit the rate.
 """
 
+import asyncio
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -57,6 +58,19 @@ class _TokenBucket:
         return 0.0 if self._rate is None else min(tokens, self._rate)
 
 
+@dataclass(slots=True, eq=False)
+class _Waiting:
+    """A delivery that waits.
+
+    Attributes:
+        stop: ends the wait.
+        woken: set once it is the first one, or once its stop is set.
+    """
+
+    stop: Stop
+    woken: asyncio.Event = field(default_factory=asyncio.Event)
+
+
 class RateLimit:
     """Rows and bytes a second, shared by the deliveries of one table or of all tables.
 
@@ -73,22 +87,32 @@ class RateLimit:
         now = clock.monotonic()
         self._rows, self._bytes = _TokenBucket(rows_per_second, now), _TokenBucket(bytes_per_second, now)
         self._clock = clock
-        self._queue: deque[object] = deque()
+        self._queue: deque[_Waiting] = deque()
 
     async def admit(self, probable: Amount, stop: Stop) -> Amount | None:
         """Wait for the turn of a delivery; the amount that is reserved for it, or None if a stop came first."""
-        ticket = object()
-        self._queue.append(ticket)
+        waiting = _Waiting(stop)
+        self._queue.append(waiting)
         try:
-            while self._queue[0] is not ticket or self._delay() > 0:
+            while self._queue[0] is not waiting or self._delay() > 0:
                 if stop.is_set():
                     return None
-                await self._clock.sleep(min(max(self._delay(), _SHORTEST_SECONDS), _POLL_SECONDS))
+                if self._queue[0] is waiting:
+                    await self._clock.sleep(min(max(self._delay(), _SHORTEST_SECONDS), _POLL_SECONDS))
+                    # Only the first one sleeps, and looks for the stops of all: thousands that sleep would keep the processor busy.
+                    for each in self._queue:
+                        if each.stop.is_set():
+                            each.woken.set()
+                else:
+                    await waiting.woken.wait()
+                    waiting.woken.clear()
             reserved = Amount(self._rows.reservation(probable.rows), self._bytes.reservation(probable.bytes))
             self.settle(Amount(), reserved)
             return reserved
         finally:
-            self._queue.remove(ticket)
+            self._queue.remove(waiting)
+            if self._queue:
+                self._queue[0].woken.set()
 
     def settle(self, reserved: Amount, actual: Amount) -> None:
         """Replace a reservation by the actual amount."""

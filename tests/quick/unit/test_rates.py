@@ -21,6 +21,14 @@ class SleepingClock(ManualClock):
         await asyncio.sleep(0)
 
 
+class CountingClock(SleepingClock):
+    sleeps = 0
+
+    async def sleep(self, seconds: float) -> None:
+        self.sleeps += 1
+        await super().sleep(seconds)
+
+
 async def deliver(rates: Rates, rows: int, size: int = 0) -> None:
     assert await rates.admit(size, asyncio.Event())
     rates.settle(rows, size)
@@ -99,6 +107,36 @@ class TestSeveralTables:
                 await asyncio.sleep(0)
             assert clock.monotonic() < 60
         assert not any(one == other for one, other in pairwise(order)), order
+
+    async def test_only_the_first_one_sleeps_and_the_others_follow_in_order(self) -> None:
+        clock, order = CountingClock(), list[int]()
+        limit = RateLimit(100, None, clock)
+        await deliver(Rates([limit]), 200)
+
+        async def table(number: int) -> None:
+            await deliver(Rates([limit]), 50)
+            order.append(number)
+
+        await asyncio.gather(*(table(number) for number in range(40)))
+        assert order == list(range(40))
+        assert clock.monotonic() == pytest.approx(40 * 50 / 100, abs=1)
+        assert clock.sleeps <= 40 * 4
+
+    async def test_a_stop_ends_the_wait_of_one_that_is_not_the_first(self) -> None:
+        clock, stop = ManualClock(), asyncio.Event()
+        limit = RateLimit(1, None, clock)
+        await deliver(Rates([limit]), 1_000_000)
+        first = asyncio.create_task(Rates([limit]).admit(0, asyncio.Event()))
+        second, third = (asyncio.create_task(Rates([limit]).admit(0, each)) for each in (stop, asyncio.Event()))
+        await clock.wait_for_sleepers()
+        stop.set()
+        clock.advance(1)
+        assert not await second
+        first.cancel()
+        await asyncio.gather(first, return_exceptions=True)
+        await clock.wait_for_sleepers()
+        clock.advance(1_000_000)
+        assert await third
 
     async def test_a_delivery_that_hangs_stops_no_other(self) -> None:
         clock = SleepingClock()
