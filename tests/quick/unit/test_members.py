@@ -40,7 +40,9 @@ def of(*names: str) -> Settings:
     return parse(f"pipeline: p\ntables: [{tables}]\nsink: {{kind: files, path: /out}}", {})
 
 
-def test_table_that_left_is_collected_once_others_are_open(thawed: None) -> None:
+@pytest.mark.parametrize(("tables", "left"), [(1, 1), (10, 1), (11, 2), (30, 3)])
+def test_tables_that_left_are_collected_once_they_are_a_tenth(thawed: None, tables: int, left: int) -> None:
+    """All objects of the process are looked at then, while no table is delivered."""
     loops = list[weakref.ref[Cycle]]()
     all_open = asyncio.Event()
 
@@ -59,16 +61,17 @@ def test_table_that_left_is_collected_once_others_are_open(thawed: None) -> None
 
     async def scenario() -> None:
         stop, clock = asyncio.Event(), ManualClock()
-        supervisor = Supervisor(stop, clock)
-        members = Members(of("a"), supervisor, Status(of("a"), clock, None), open_loop)
+        supervisor, names = Supervisor(stop, clock), [f"t{number}" for number in range(tables)]
+        members = Members(of(*names), supervisor, Status(of(*names), clock, None), open_loop)
         await members.start()
         running = asyncio.create_task(supervisor.run())
-        await until(1)
-        assert loops[0]() is not None
-        await members.configure(of("b"), {})
-        await until(2)
-        assert loops[0]() is None
-        assert loops[1]() is not None
+        await until(tables)
+        for number in range(1, left + 1):
+            assert None not in [loop() for loop in loops]
+            names = [*names[1:], f"joins{number}"]
+            await members.configure(of(*names), {})
+            await until(tables + number)
+        assert [loop() is None for loop in loops] == [True] * left + [False] * tables
         stop.set()
         await running
 
