@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from cdfd.config.mounted import states_of
+from cdfd.config.mounted import FileState, states_of
 from cdfd.errors import ConfigError
 from cdfd.sinks.kafka.security import Security
 
@@ -44,24 +44,35 @@ class TlsFiles:
         return True
 
 
+_checked: dict[tuple[str | None, ...], tuple[FileState, ...]] = {}
+
+
 def check_files(security: Security) -> None:
     """Load certificates and keys once. The error names the setting that is wrong.
+
+    Files that were usable are loaded again only if they have changed: each table that is opened asks, and a file of authorities takes 25 ms.
 
     Raises:
         ConfigError: a file cannot be used.
     """
+    paths = security.ca_path, security.certificate_path, security.key_path
+    # Without a password, OpenSSL would prompt for one on the terminal.
+    password = "" if security.key_password is None else security.key_password.reveal()
+    key = (*paths, password)
+    states = states_of(paths)  # before the content: a change in between is seen at the next call
+    if _checked.get(key) == states:
+        return
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     if security.ca_path is not None:
         with _usable("ca_path", security.ca_path, "Expected certificates as PEM"):
             context.load_verify_locations(security.ca_path)
     if security.certificate_path is not None and security.key_path is not None:
-        # Without a password, OpenSSL would prompt for one on the terminal.
-        password = "" if security.key_password is None else security.key_password.reveal()
         with _usable("certificate_path", security.certificate_path, "Expected a readable file"):
             open(security.certificate_path, "rb").close()
         with _usable("key_path", security.key_path, "Expected the certificate's key as PEM, and its key_password"):
             open(security.key_path, "rb").close()
             context.load_cert_chain(security.certificate_path, security.key_path, password)
+    _checked[key] = states
 
 
 @contextmanager

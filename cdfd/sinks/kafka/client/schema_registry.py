@@ -10,6 +10,7 @@ from urllib.parse import quote
 
 import urllib3
 
+from cdfd.config.mounted import FileState, states_of
 from cdfd.encode.registered import Kind
 from cdfd.errors import ConfigError, SchemaChangedError, SinkError
 from cdfd.sinks.kafka.client.login import oauth_tokens
@@ -242,11 +243,20 @@ def login_of(settings: Settings) -> Callable[[], str | None]:
     return lambda: basic(username.reveal(), "" if password is None else password.reveal())
 
 
+_contexts: dict[tuple[str | None, ...], tuple[tuple[FileState, ...], ssl.SSLContext]] = {}
+
+
 def tls_of(settings: Settings) -> ssl.SSLContext | None:
-    """How connections are secured; None without TLS, or as the system has it. `ConfigError` where a file cannot be used."""
+    """How connections are secured; None without TLS, or as the system has it. `ConfigError` where a file cannot be used.
+
+    It is the same for all tables until the files change: loading them takes 25 ms, and each table that is opened asks.
+    """
     paths = settings.ca_path, settings.certificate_path, settings.key_path
     if not any(paths):
         return None
+    states = states_of(paths)  # before the content: a change in between is seen at the next call
+    if paths in _contexts and _contexts[paths][0] == states:
+        return _contexts[paths][1]
     try:
         context = ssl.create_default_context(cafile=settings.ca_path)
         if settings.certificate_path is not None:
@@ -257,6 +267,7 @@ def tls_of(settings: Settings) -> ssl.SSLContext | None:
             f"the certificates of sink.schema_registry cannot be used: {reason}",
             hint="Check ca_path, certificate_path and key_path: expected readable files as PEM, a key without a password",
         ) from error
+    _contexts[paths] = states, context
     return context
 
 
