@@ -10,7 +10,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing
 from dataclasses import dataclass, field, replace
 from functools import partial
 from types import MappingProxyType
-from weakref import WeakSet
+from weakref import WeakKeyDictionary, WeakSet, WeakValueDictionary
 
 from cdfd.config import settings
 from cdfd.config.settings import Settings
@@ -52,6 +52,21 @@ LARGE_AT_A_TIME = 2
 """Large deliveries at a time. Each one may use all cores, and takes its share of memory."""
 
 
+@dataclass(slots=True)
+class _Kept:
+    """State of a table that its next loop continues with.
+
+    Attributes:
+        pace: how often the table is polled: its rhythm is known.
+        warned: its warnings; see `Feed`.
+        ledger_warnings: those about its ledger.
+    """
+
+    pace: Pace
+    warned: set[str] = field(default_factory=set)
+    ledger_warnings: LedgerWarnings = field(default_factory=LedgerWarnings)
+
+
 @dataclass(frozen=True, slots=True)
 class Shared:
     """The resources that the tables of a sink share.
@@ -67,12 +82,11 @@ class Shared:
         engine: of large versions.
         sources: the tables of all sinks.
         sink: the configured sink.
-        warned: the warnings of each table; see `Feed`.
-        ledger_warnings: those about each ledger.
+        ledger_warnings: those about each ledger that is in use.
         mailboxes: the requests for each table.
         rates: the rate limits of the pipeline.
         poll_budget: of tables in stores without events.
-        paces: how often each table is polled. A loop that starts again keeps what is known of the table's rhythm.
+        kept: what a loop that starts again keeps, by the event that stops it: all loops of a table have the same one until the table leaves.
     """
 
     config: Settings
@@ -85,12 +99,11 @@ class Shared:
     engine: Engine
     sources: Sources
     sink: Connector
-    warned: dict[str, set[str]] = field(default_factory=dict)
-    ledger_warnings: dict[str, LedgerWarnings] = field(default_factory=dict)
+    ledger_warnings: WeakValueDictionary[str, LedgerWarnings] = field(default_factory=WeakValueDictionary)
     mailboxes: Mapping[str, Mailbox] = field(default_factory=dict)
     rates: tuple[RateLimit, ...] = ()
     poll_budget: PollBudget = field(kw_only=True)
-    paces: dict[str, Pace] = field(default_factory=dict)
+    kept: WeakKeyDictionary[asyncio.Event, _Kept] = field(default_factory=WeakKeyDictionary)
 
 
 @asynccontextmanager
@@ -170,10 +183,12 @@ async def feed(shared: Shared, table: settings.Table, stop: asyncio.Event, monit
     config, clock, sinks = shared.config, shared.clock, shared.sink
     ledger = shared.ledger_of(table)
     recorder = None
+    kept = shared.kept.setdefault(stop, _Kept(Pace(shared.poll_budget, config.poll.interval)))
     if ledger is not None:
         name, renewal = app_id(config.ledger_name, table.name), config.heartbeat.interval
-        warnings = shared.ledger_warnings.setdefault(ledger.uri, LedgerWarnings())
-        recorder = Recorder(ledger, name, config.progress.interval, clock, monitor, renewal, warnings)
+        # The tables of a ledger keep its warnings for each other.
+        kept.ledger_warnings = shared.ledger_warnings.setdefault(ledger.uri, kept.ledger_warnings)
+        recorder = Recorder(ledger, name, config.progress.interval, clock, monitor, renewal, kept.ledger_warnings)
     poll, mailbox = config.poll, shared.mailboxes.get(config.address(table.name)) or Mailbox()
     with add_reset_hint(sinks), shared.sources.table(config, table) as source:
         log_table = source.table
@@ -184,7 +199,7 @@ async def feed(shared: Shared, table: settings.Table, stop: asyncio.Event, monit
             shared.file_events,
             shared.notifications,
             head_start=HEAD_START_SECONDS,
-            pace=shared.paces.setdefault(table.name, Pace(shared.poll_budget, poll.interval)),
+            pace=kept.pace,
             tip=source.tip,
         )
         with tailing as tailer:
@@ -213,7 +228,7 @@ async def feed(shared: Shared, table: settings.Table, stop: asyncio.Event, monit
                     terminal=is_watched() and len(config.tables) == len(config.listed) == 1,
                     # A table that was found is not in the settings, and parts of its versions are delivered by these.
                     large=large_versions(config.with_tables((table,)), table, sink, shared.engine, mailbox.interrupt),
-                    warned=shared.warned.setdefault(table.name, set()),
+                    warned=kept.warned,
                     mailbox=mailbox,
                     rates=Rates([*rate_limits(table.limits, clock), *shared.rates]),
                     name=config.address(table.name),

@@ -20,7 +20,7 @@ REPEAT_SECONDS = 300.0
 """Time between two warnings about the same ledger."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, weakref_slot=True)
 class LedgerWarnings:
     """The warnings about one ledger, which are those of all its tables: it fails for all of them at once."""
 

@@ -5,15 +5,19 @@ import gc
 import weakref
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cdfd.config.parser import parse
 from cdfd.config.settings import Settings
+from cdfd.daemon import assembly
 from cdfd.daemon.http.status import Status
 from cdfd.daemon.membership.members import Members
 from cdfd.daemon.supervision.supervisor import Supervisor
+from cdfd.runtime.clock import SystemClock
 from tests.support.lake import run
 from tests.support.manual_time import ManualClock
 
@@ -76,3 +80,27 @@ def test_tables_that_left_are_collected_once_they_are_a_tenth(thawed: None, tabl
         await running
 
     run(scenario())
+
+
+async def test_what_the_loops_of_a_table_keep_goes_with_the_table(thawed: None, tmp_path: Path) -> None:
+    def configure(*names: str) -> Settings:
+        tables = ", ".join(f"{{uri: {tmp_path / name}}}" for name in names)
+        sink = f"sink: {{kind: files, path: {tmp_path / 'out'}}}"
+        return parse(f"pipeline: p\ntables: [{tables}]\n{sink}\nprogress: {{ledger: source}}", {})
+
+    clock, stop = SystemClock(), asyncio.Event()
+    config = configure("a", "b")
+    async with asyncio.timeout(20), assembly.shared(config, clock) as shared:
+        supervisor = Supervisor(stop, clock)
+        members = Members(config, supervisor, Status(config, clock, None), partial(assembly.feed, shared))
+        await members.start()
+        running = asyncio.create_task(supervisor.run())
+        while len(shared.kept) < 2:
+            await asyncio.sleep(0.01)
+        assert len(shared.ledger_warnings) == 2
+        await members.configure(configure("b"), {})
+        gc.unfreeze()
+        gc.collect()
+        assert len(shared.kept) == len(shared.ledger_warnings) == 1
+        stop.set()
+        await running
