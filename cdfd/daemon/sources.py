@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -89,6 +89,11 @@ class Sources:
         except CdfdError:
             self._prepared.pop(key, None)  # it may be another table now; another sink may have forgotten it first
             raise
+
+    def retain(self, tables: Iterable[settings.Table]) -> None:
+        """Forget the other tables that are prepared and not open."""
+        keys = set(map(_key, tables))
+        self._prepared = {key: prepared for key, prepared in self._prepared.items() if key in keys}
 
     def _open_table(self, config: Settings, table: settings.Table) -> Table:
         # A function of its own: `table` runs as long as its sink, and would hold the log of a standby until then.

@@ -7,7 +7,7 @@ in the order of positions and never overlap.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, TypeVar
@@ -295,6 +295,10 @@ class Connector(OwnTopics, ABC):
         Raises:
             SinkError: the sink cannot be reached.
         """
+        return
+
+    async def retain(self, tables: Sequence[Table]) -> None:
+        """Release what was prepared and not opened for other tables than these."""
         return
 
     async def discard(self) -> None:

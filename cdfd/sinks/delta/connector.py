@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -78,6 +78,11 @@ class DeltaConnector(Connector):
         self._prepared[table.topic] = target
         if not target.storage.remote:
             await target.position()
+
+    async def retain(self, tables: Sequence[Table]) -> None:
+        """Forget the targets of other tables; see the port."""
+        topics = {table.topic for table in tables}
+        self._prepared = {topic: target for topic, target in self._prepared.items() if topic in topics}
 
     async def discard(self) -> None:
         """Forget the targets that were read; see the port."""

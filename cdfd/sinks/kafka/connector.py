@@ -146,11 +146,15 @@ class KafkaConnector(Connector):
         self._prepared[_key(place)] = preparing
         await wait_for_result(preparing)
 
+    async def retain(self, tables: Sequence[Table]) -> None:
+        """Disconnect from the topics of other tables, without waiting for it; see the port."""
+        kept = {_key(self.destination(table)) for table in tables}
+        for key in self._prepared.keys() - kept:
+            discard(self._prepared.pop(key))
+
     async def discard(self) -> None:
         """Disconnect, without waiting for it; see the port."""
-        prepared, self._prepared = tuple(self._prepared.values()), {}
-        for each in prepared:
-            discard(each)
+        await self.retain(())
 
     def _encoders(self, table: Table, schemas: Schemas | None) -> MakeEncoder:
         sink = self._sink

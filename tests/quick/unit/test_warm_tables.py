@@ -3,8 +3,9 @@
 import asyncio
 import gc
 import logging
+import shutil
 import weakref
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -106,6 +107,28 @@ async def test_number_of_tables_is_bounded(tmp_path: Path, monkeypatch: pytest.M
         await prepared(warm, 2)
         await asyncio.sleep(0.1)
         assert len(warm.sources._prepared) == 2
+
+
+async def test_what_is_prepared_goes_with_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A standby runs for weeks, while tables come and go."""
+    for name in ("stays", "vanishes"):
+        await write(tmp_path / "lake" / name)
+    retained = list[list[str]]()
+
+    async def note(connector: Connector, tables: Sequence[Table]) -> None:
+        retained.append(sorted(table.name for table in tables))
+
+    monkeypatch.setattr(Connector, "retain", note)
+    for name in ("SOON_SECONDS", "STORE_SECONDS"):
+        monkeypatch.setattr(warm_tables, name, 0.0)
+    monkeypatch.setattr(warm_tables, "PASS_SECONDS", 0.01)
+    async with standby(configure(tmp_path, patterns=f"  - discover: {tmp_path / 'lake'}/*\n")) as warm:
+        await prepared(warm, 2)
+        shutil.rmtree(tmp_path / "lake" / "vanishes")
+        async with asyncio.timeout(30):
+            while len(warm.sources._prepared) > 1 or retained[-1] != ["stays"]:
+                await asyncio.sleep(0.01)
+        assert len(warm._read) == 1
 
 
 async def test_errors_are_quiet_and_the_next_pass_tries_again(

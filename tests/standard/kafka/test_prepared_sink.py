@@ -126,5 +126,17 @@ async def test_connections_that_are_not_needed_are_closed(connector: KafkaConnec
         time.sleep(0.01)
 
 
+async def test_connections_of_a_table_that_has_vanished_are_closed(connector: KafkaConnector) -> None:
+    (table,) = connector._config.listed
+    async with connector.open(table):
+        pass
+    connected = await prepare(connector, table)
+    await connector.retain([table])
+    assert connector._prepared
+    await connector.retain([])
+    assert not connector._prepared
+    await asyncio.to_thread(until, lambda: connected.producer._closed)
+
+
 def _refuse(*_: object, **__: object) -> None:
     raise AssertionError("it connects again")
