@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from cdfd.config.discovery import Discovery
@@ -21,6 +21,8 @@ logger = logging.getLogger("cdfd.discovery")
 
 FIRST_SECONDS = 1.0
 """Time to the second search after a folder appeared: its log may come a moment later."""
+START_SECONDS = 5.0
+"""How long the first searches of all patterns are awaited, before the tables that are known are delivered. A store may hang."""
 
 
 @dataclass(eq=False)
@@ -33,7 +35,7 @@ class Searching:
         clock: the source of time.
         file_events: watches local folders.
         shared: the searches that sinks share.
-        started: set once the tables of the first search are members, even if some patterns could not be searched.
+        started: set once the tables of the first search of each pattern are members, even if some patterns could not be searched.
     """
 
     members: Members
@@ -44,6 +46,7 @@ class Searching:
     started: asyncio.Event = field(default_factory=asyncio.Event, init=False)
     _running: dict[Discovery, asyncio.Task[None]] = field(default_factory=dict, init=False)
     _searched: dict[Discovery, tuple[FolderSearch, frozenset[Steps]]] = field(default_factory=dict, init=False)
+    _unsearched: set[Discovery] = field(default_factory=set, init=False)
     _changed: asyncio.Event = field(default_factory=asyncio.Event, init=False)
 
     async def run(self) -> None:
@@ -58,25 +61,35 @@ class Searching:
             except CdfdError:
                 return {}  # the pattern's own searches report it
 
-        folders: dict[Discovery, Folders] = {}
-        for each in await asyncio.gather(*map(search_one, discoveries)):
-            folders |= each
-        if folders:
-            await self.members.note_folders(folders)
-        self.started.set()
+        searches = {discovery: asyncio.create_task(search_one(discovery)) for discovery in discoveries}
         try:
+            if searches:
+                await asyncio.wait(searches.values(), timeout=START_SECONDS)
+            folders: dict[Discovery, Folders] = {}
+            for discovery, task in searches.items():
+                if task.done():
+                    folders |= task.result()
+                else:
+                    self._unsearched.add(discovery)
+            if folders:
+                await self.members.note_folders(folders)
+            for discovery in self._unsearched:
+                self._searched.pop(discovery, None)  # its search has ended meanwhile, and its tables are not noted
             while True:
                 self._changed.clear()
                 await self._follow(self.members.config.discoveries)
+                self._note_searched(self._unsearched.difference(self.members.config.discoveries))
                 changed = asyncio.create_task(self._changed.wait())
                 try:
                     await asyncio.wait({changed, *self._running.values()}, return_when=asyncio.FIRST_COMPLETED)
                 finally:
                     changed.cancel()
-                for task in self._running.values():
-                    if task.done():
-                        task.result()
+                for running in self._running.values():
+                    if running.done():
+                        running.result()
         finally:
+            for task in searches.values():
+                task.cancel()
             await self._follow(())
 
     def refresh(self) -> None:
@@ -94,8 +107,15 @@ class Searching:
             if discovery not in self._running:
                 search = self.shared.of(self.members.config, discovery)
                 folders[discovery] = await search.search(self.members.config, _age(discovery))
-                self._searched[discovery] = search, frozenset(folders[discovery].tables)
+                if discovery not in self._running:
+                    self._searched[discovery] = search, frozenset(folders[discovery].tables)
         return folders
+
+    def _note_searched(self, discoveries: Collection[Discovery]) -> None:
+        """The first searches of these patterns have ended, or they are not followed any more."""
+        self._unsearched.difference_update(discoveries)
+        if not self._unsearched:
+            self.started.set()
 
     def _note(self, discoveries: Sequence[Discovery]) -> None:
         searches = self.searches.by_pattern
@@ -139,6 +159,7 @@ class Searching:
                     status.errors, status.error = status.errors + counts, str(error)
                     level = logging.ERROR if counts else logging.WARNING
                     logger.log(level, "cannot search for tables in %s: %s", discovery.discover, error)
+                    self._note_searched((discovery,))
                     continue
                 outage.work()
                 tables = frozenset(folders.tables)
@@ -153,6 +174,7 @@ class Searching:
                 before = tables
                 # A change that has begun is completed, also where the pattern is removed meanwhile.
                 await asyncio.shield(self.members.note_folders({discovery: folders}))
+                self._note_searched((discovery,))
         finally:
             watch.close()
 

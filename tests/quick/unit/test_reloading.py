@@ -14,8 +14,9 @@ from cdfd.config.parser import load
 from cdfd.config.settings import Settings, Table
 from cdfd.daemon.controls.controller import Controller
 from cdfd.daemon.http.status import Status
+from cdfd.daemon.membership import searching
 from cdfd.daemon.membership.destinations import Destinations
-from cdfd.daemon.membership.discovery import Folders, SharedSearches
+from cdfd.daemon.membership.discovery import Folders, FolderSearch, SharedSearches
 from cdfd.daemon.membership.members import Members
 from cdfd.daemon.membership.reloading import Reloading, changed_settings, file_content
 from cdfd.daemon.membership.searching import Searching
@@ -149,6 +150,37 @@ def test_a_start_is_over_with_the_tables_of_the_first_search(
                 await daemon.searching.started.wait()
                 assert list(daemon.controller.tables) == ([] if fails else ["orders"])
 
+    asyncio.run(scenario())
+
+
+def test_tables_of_one_pattern_do_not_wait_long_for_the_search_for_those_of_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A store may hang. The start is over with the tables of its pattern."""
+    answers, list_folders = asyncio.Event(), FolderSearch._list
+
+    async def hang(self: FolderSearch) -> Folders:
+        if "hanging" in self.discovery.discover:
+            await answers.wait()
+        return await list_folders(self)
+
+    async def scenario() -> None:
+        for name in ("hanging/orders", "lake/items"):
+            log = tmp_path / name / "_delta_log"
+            log.mkdir(parents=True)
+            (log / f"{0:020}.json").touch()
+        patterns = [{"discover": f"{tmp_path}/{name}/*"} for name in ("hanging", "lake")]
+        daemon = Daemon(tmp_path, **FILES, tables=patterns)
+        async with daemon.running():
+            while list(daemon.controller.tables) != ["items"]:
+                await asyncio.sleep(0.01)
+            assert not daemon.searching.started.is_set()
+            answers.set()
+            await daemon.searching.started.wait()
+            assert list(daemon.controller.tables) == ["items", "orders"]
+
+    monkeypatch.setattr(searching, "START_SECONDS", 0.05)
+    monkeypatch.setattr(FolderSearch, "_list", hang)
     asyncio.run(scenario())
 
 
