@@ -5,6 +5,7 @@ Sinks of other packages import the types of their settings from here. `docs/refe
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import combinations
 from typing import Annotated, Any, TypeVar
@@ -22,7 +23,7 @@ from pydantic import (
     model_validator,
 )
 
-from cdfd.config import table_folders, values
+from cdfd.config import values
 from cdfd.config.discovery import Discovery
 from cdfd.config.fields import (
     FOLDER,
@@ -65,6 +66,7 @@ from cdfd.config.sinks import (
 )
 from cdfd.config.stores import Catalogs, Storage
 from cdfd.config.table import RateLimits, Table
+from cdfd.config.table_folders import TableFolders, canonical
 from cdfd.errors import ConfigError
 
 __all__ = [
@@ -190,11 +192,12 @@ class Settings(Section):
                     what = f"the same as that of tables[{first[value]}], {quoted(value)}; give one of them another"
                     conflicts.append(((index, field), what))
                 first.setdefault(value, index)
+        names = {table.name for _, table in tables}
         conflicts += [
-            ((index, "name"), f"a part or backfill of the table {quoted(other.name)} has such a name; give it another")
+            ((index, "name"), f"a part or backfill of the table {quoted(other)} has such a name; give it another")
             for index, table in tables
-            for _, other in tables
-            if is_taken(table.name, other.name)
+            for other in owners(table.name)
+            if other in names
         ]
         refuse(conflicts)
         return entries
@@ -207,13 +210,13 @@ class Settings(Section):
             raise Conflicts((("ledger",), "required with delivery at_least_once, which keeps positions nowhere else"))
         if progress.ledger.kind == "table":
             place, entries = progress.ledger.uri, info.data.get("tables", ())
-            table_folders.check_apart(("ledger",), place, _tables_in(entries))
+            _folders_in(entries).check_apart(("ledger",), place)
             for index, entry in enumerate(entries):
                 # The topics of tables that are yet to be discovered may have any name.
                 topic = entry.topic if isinstance(entry, Table) else ""
                 for key, target in ({} if sink is None else sink.places(topic)).items():
-                    if (where := table_folders.within(place, target)) is not None:
-                        what = f"{quoted(place)} {where} a folder that `sink.{key}` gives to tables[{index}]; choose another location"
+                    if (around := TableFolders([target]).around(place)) is not None:
+                        what = f"{quoted(place)} {around[1]} a folder that `sink.{key}` gives to tables[{index}]; choose another location"
                         raise Conflicts((("ledger",), what))
         return progress
 
@@ -236,11 +239,12 @@ class Settings(Section):
             raise ValueError("excluded by `sinks`: move this one there too, by a name")
         if sink.pipeline is not None:
             raise Conflicts((("pipeline",), "needs `sinks`; with `sink`, set `pipeline` of the file"))
-        tables = _tables_in(info.data.get("tables", ()))
-        for table in tables:
+        entries = info.data.get("tables", ())
+        folders = _folders_in(entries)
+        for table in _tables_in(entries):
             for key, place in sink.places(table.topic).items():
-                table_folders.check_apart((key,), place, tables)
-        for index, table in enumerate(info.data.get("tables", ())):
+                folders.check_apart((key,), place)
+        for index, table in enumerate(entries):
             refusal = sink.refusal_of_headers(keyed=bool(table.key)) if table.headers else None
             if refusal is not None:
                 raise Conflicts(((), f"headers of tables[{index}] {refusal}"))
@@ -373,9 +377,16 @@ def _tables_in(entries: tuple[Table | Discovery, ...]) -> tuple[Table, ...]:
     return tuple(entry for entry in entries if isinstance(entry, Table))
 
 
-def is_taken(name: str, other: str) -> bool:
-    """Whether a part or a backfill of the table `other` may have a table's name in Kafka."""
-    return name.startswith((f"{other}.part.", f"{other}.backfill"))
+def _folders_in(entries: tuple[Table | Discovery, ...]) -> TableFolders:
+    return TableFolders([table.uri for table in _tables_in(entries)])
+
+
+def owners(name: str) -> list[str]:
+    """The names of tables of which a part or a backfill may have this name in Kafka."""
+    return [name[: match.start()] for match in _OF_PARTS.finditer(name)]
+
+
+_OF_PARTS = re.compile(r"(?=\.part\.|\.backfill)")
 
 
 def _meetings(by_sink: Mapping[str, Settings]) -> Iterator[tuple[Path, str]]:
@@ -398,4 +409,4 @@ def _meetings(by_sink: Mapping[str, Settings]) -> Iterator[tuple[Path, str]]:
 def _places(config: Settings) -> frozenset[str]:
     """The places that a sink writes to, each by one spelling."""
     places = (place for table in config.tables for place in config.sink.places(table.topic).values())
-    return frozenset(map(table_folders.canonical, places))
+    return frozenset(map(canonical, places))

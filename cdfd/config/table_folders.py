@@ -2,48 +2,57 @@
 
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from operator import itemgetter
 from typing import Literal
 from urllib.parse import unquote
 
 from cdfd.config.problems import Conflicts, Path, quoted
-from cdfd.config.table import Table
 
 _OF_TABLES = frozenset({"_delta_log", "_change_data"})
 
 
-def inside_table(place: str, tables: Sequence[str]) -> str | None:
-    """The problem of writing to a location, given the roots of the tables; None if there is none. Blocks.
-
-    See `within`.
-    """
-    for index, table in enumerate(tables):
-        if (where := within(place, table)) is not None:
-            return f"{quoted(place)} {where} the folder of tables[{index}], whose writers may remove it; choose another location"
-    return None
-
-
-def within(place: str, table: str) -> Literal["is", "is in"] | None:
-    """Whether a location is the root of a table, or is in its folder; None if it is apart. Blocks.
+class TableFolders:
+    """The folders of many tables, to compare many locations with. Blocks: it resolves symbolic links, once for each location.
 
     VACUUM ignores folders whose names begin with `_` or a dot, except for those of the table itself. A location counts by its name, and by
     the folder that it is once symbolic links are resolved.
+
+    Args:
+        tables: the roots of the tables.
     """
-    for spelling in (canonical, real):
-        inner, outer = spelling(place), spelling(table)
-        if inner != outer and not inner.startswith(f"{outer}/"):
-            continue
-        below = inner[len(outer) + 1 :].partition("/")[0]
-        if not below.startswith(("_", ".")) or below in _OF_TABLES:
-            return "is in" if below else "is"
-    return None
 
+    def __init__(self, tables: Sequence[str]) -> None:
+        self._indices: tuple[dict[str, int], dict[str, int]] = {}, {}
+        for index, table in enumerate(tables):
+            for spelling, indices in zip(_SPELLINGS, self._indices, strict=True):
+                indices.setdefault(spelling(table), index)
 
-def check_apart(key: Path, place: str, tables: Iterable[Table]) -> None:
-    """Check that a location is in no table's folder; see `inside_table`. Raises `Conflicts` that name the key."""
-    what = inside_table(place, [table.uri for table in tables])
-    if what is not None:
-        raise Conflicts((key, what))
+    def around(self, place: str) -> tuple[int, Literal["is", "is in"]] | None:
+        """The first table whose root is a location, or that has it in its folder, by its index; None if it is apart from all. Blocks."""
+        nearest: list[tuple[int, Literal["is", "is in"]]] = []
+        for spelling, indices in zip(_SPELLINGS, self._indices, strict=True):
+            location = outer = spelling(place)
+            while True:
+                below = location[len(outer) + 1 :].partition("/")[0]
+                if outer in indices and (not below.startswith(("_", ".")) or below in _OF_TABLES):
+                    nearest.append((indices[outer], "is in" if below else "is"))
+                if "/" not in outer:
+                    break
+                outer = outer.rpartition("/")[0]
+        return min(nearest, key=itemgetter(0), default=None)
+
+    def problem(self, place: str) -> str | None:
+        """The problem of writing to a location; None if there is none. Blocks."""
+        if (table := self.around(place)) is None:
+            return None
+        index, where = table
+        return f"{quoted(place)} {where} the folder of tables[{index}], whose writers may remove it; choose another location"
+
+    def check_apart(self, key: Path, place: str) -> None:
+        """Check that a location is in no table's folder. Raises `Conflicts` that name the key. Blocks."""
+        if (what := self.problem(place)) is not None:
+            raise Conflicts((key, what))
 
 
 def real(address: str) -> str:
@@ -67,3 +76,6 @@ def canonical(address: str) -> str:
         path = unquote(address_path.removeprefix("localhost") if matched[2] else address_path)
         return os.path.abspath(path).rstrip("/")
     return f"{'s3' if scheme == 's3a' else scheme}://{address_path.rstrip('/')}"
+
+
+_SPELLINGS = canonical, real

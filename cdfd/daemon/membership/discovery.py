@@ -12,8 +12,8 @@ from weakref import WeakValueDictionary
 
 from cdfd.config.discovery import Discovery, TableEntry
 from cdfd.config.problems import quoted
-from cdfd.config.settings import Settings, Table, is_taken
-from cdfd.config.table_folders import canonical, inside_table, real
+from cdfd.config.settings import Settings, Table, owners
+from cdfd.config.table_folders import TableFolders, canonical, real
 from cdfd.daemon.membership.shard import Shard
 from cdfd.deliver import configured
 from cdfd.errors import (
@@ -258,21 +258,24 @@ class _Taken:
     by_place: dict[str, Table] = field(default_factory=dict, init=False)
     _by_name: dict[str, Table] = field(default_factory=dict, init=False)
     _by_topic: dict[str, Table] = field(default_factory=dict, init=False)
+    _by_owner: dict[str, Table] = field(default_factory=dict, init=False)
 
     def add(self, table: Table) -> None:
         self.by_place.setdefault(real(table.uri), table)
         self._by_name[table.name] = self._by_topic[table.topic] = table
+        for name in owners(table.name):
+            self._by_owner[name] = table
 
     def conflict(self, table: Table) -> str | None:
         """Why a table cannot be delivered beside those that are there; None if it can."""
         for what, value, tables in (("name", table.name, self._by_name), ("topic", table.topic, self._by_topic)):
             if (other := tables.get(value)) is not None:
                 return f"two tables have the {what} {quoted(value)}: {table.uri} and {other.uri}; the second one is delivered"
-        for other in self._by_name.values():
-            if is_taken(table.name, other.name) or is_taken(other.name, table.name):
-                return f"the names {quoted(table.name)} and {quoted(other.name)} of {other.uri} exclude each other"
+        others = [self._by_name[name] for name in owners(table.name) if name in self._by_name]
+        if (other := next(iter(others), self._by_owner.get(table.name))) is not None:
+            return f"the names {quoted(table.name)} and {quoted(other.name)} of {other.uri} exclude each other"
         for key, place in self.config.sink.places(table.topic).items():
-            if inside_table(place, [table.uri]) is not None:
+            if TableFolders([table.uri]).around(place) is not None:
                 return f"sink.{key} is in the folder of this table: {quoted(place)}"
         return self.config.own_topics.refusal(table.topic, self._by_topic)
 
