@@ -158,10 +158,11 @@ class Members:
         joining = [name for name in wanted if self._running.get(name) != wanted[name]]
         await asyncio.gather(*map(self._leave, leaving))
         self._unopened.update(joining)
+        at_work = not self.status.not_ready()  # once, because it asks all tables
         for name in joining:
             entry = wanted[name]
             self._running[name] = entry
-            added = self.status.add(entry.table)
+            added = self.status.add(entry.table, starts_at_work=at_work)
             monitor = added if self.monitor_of is None else self.monitor_of(added)
             address = self.config.address(name)
             wake = None if self.controller is None else self.controller.add(address).interrupt

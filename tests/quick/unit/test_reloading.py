@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -127,6 +127,27 @@ def test_a_file_that_changes_during_the_start_is_applied(tmp_path: Path) -> None
             async with passing(daemon.clock), background("reloading", daemon.reloading.run()):
                 while names(daemon.status) != ["a", "b"]:
                     await asyncio.sleep(0)
+
+    asyncio.run(scenario())
+
+
+def test_tables_that_join_together_ask_the_others_once_whether_they_are_ready(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, not_ready = list[Status](), Status.not_ready
+
+    def count(self: Status) -> Mapping[str, str]:
+        asked.append(self)
+        return not_ready(self)
+
+    async def scenario() -> None:
+        daemon = Daemon(tmp_path, "/a")
+        async with daemon.running():
+            monkeypatch.setattr(Status, "not_ready", count)
+            daemon.write("/a", *(f"/t{number}" for number in range(20)))
+            await daemon.reloading.reload()
+            assert len(names(daemon.status)) == 21
+            assert len(asked) == 1
 
     asyncio.run(scenario())
 
