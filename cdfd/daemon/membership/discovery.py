@@ -103,7 +103,7 @@ class FolderSearch:
             )
         errors: dict[Steps, CdfdError] = {}
         candidates = [steps for steps in await self._below(storage, (), errors) if self.discovery.accepts(steps)]
-        unseen = [steps for steps in self._known if any(steps[: len(above)] == above for above in errors)]
+        unseen = [steps for steps in self._known if any(steps[:level] in errors for level in range(len(steps) + 1))]
         new = [steps for steps in candidates if steps not in self._known]
         slots = asyncio.Semaphore(_AT_A_TIME)
         are_tables = await asyncio.gather(*(self._is_table(steps, slots, errors) for steps in new))
