@@ -6,7 +6,7 @@
     COMPLETE  the loop stopped on request
 
 Events wait in a queue of bounded size for one sender. If the receiver does not answer, the oldest events are dropped, and deliveries are not
-affected.
+affected. RUNNING events wait apart, at most one for each run, so that those of many tables displace no other ones.
 """
 
 import asyncio
@@ -20,6 +20,7 @@ from datetime import UTC, datetime
 from typing import Any, Literal
 from urllib.parse import urlsplit
 from uuid import uuid4
+from weakref import WeakValueDictionary
 
 import aiohttp
 
@@ -40,7 +41,7 @@ from cdfd.runtime.tasks import background
 logger = logging.getLogger("cdfd.daemon")
 
 QUEUE_EVENTS = 1000
-"""Events that wait for the receiver. Above it, the oldest are dropped."""
+"""Events that wait for the receiver, without RUNNING events. Above it, the oldest are dropped."""
 REQUEST_SECONDS = 5.0
 """Longest time for a request to the receiver."""
 RETRY_SECONDS = 5.0
@@ -182,38 +183,48 @@ class LineageMonitor(Monitor):
 
 @dataclass(eq=False)
 class Sender:
-    """Sends events one by one, in order.
+    """Sends events one by one: RUNNING events after the others, and otherwise in order.
 
     Attributes:
         url: of the receiver.
         token: for bearer authentication; None: none.
         clock: the source of time.
-        events: those that are not sent yet.
     """
 
     url: str
     token: Secret | None
     clock: Clock
-    events: deque[dict[str, Any]] = field(default_factory=lambda: deque(maxlen=QUEUE_EVENTS), init=False)
+    _events: deque[dict[str, Any]] = field(default_factory=lambda: deque(maxlen=QUEUE_EVENTS), init=False)
+    _running: dict[str, dict[str, Any]] = field(default_factory=dict, init=False)
     _more: asyncio.Event = field(default_factory=asyncio.Event, init=False)
     _failing: bool = field(default=False, init=False)
 
     def put(self, event: dict[str, Any]) -> None:
-        """Take an event, in place of the oldest one if the queue is full."""
-        self.events.append(event)
+        """Take an event, in place of an earlier RUNNING event of its run, or of the oldest event if the queue is full."""
+        run = event["run"]["runId"]
+        if event["eventType"] == "RUNNING":
+            self._running[run] = event
+        else:
+            self._running.pop(run, None)
+            self._events.append(event)
         self._more.set()
+
+    def next(self) -> dict[str, Any] | None:
+        """The event to send next; None if all are sent."""
+        return self._events[0] if self._events else next(iter(self._running.values()), None)
 
     async def run(self, session: aiohttp.ClientSession) -> None:
         """Send events forever."""
         while True:
             await self._more.wait()
             self._more.clear()
-            while self.events:
-                event = self.events[0]
+            while (event := self.next()) is not None:
                 if not await self._try(session, event):
                     await self.clock.sleep(RETRY_SECONDS)
-                elif self.events and self.events[0] is event:
-                    self.events.popleft()
+                elif self._events and self._events[0] is event:
+                    self._events.popleft()
+                elif self._running.get(event["run"]["runId"]) is event:
+                    del self._running[event["run"]["runId"]]
 
     async def _try(self, session: aiohttp.ClientSession, event: dict[str, Any]) -> bool:
         """Send an event. False if it is worth another attempt: an event that the receiver refuses is dropped."""
@@ -254,7 +265,7 @@ async def lineage(
     chosen = config.telemetry.openlineage
     assert chosen.url is not None
     sender = Sender(chosen.url, chosen.token, clock)
-    monitors: dict[str, LineageMonitor] = {}
+    monitors = WeakValueDictionary[str, LineageMonitor]()
 
     def monitor(table: settings.Table) -> Monitor:
         job = (chosen.namespace, f"{config.pipeline}.{config.address(table.name)}")
@@ -277,8 +288,8 @@ async def lineage(
         try:
             yield monitor
         finally:
-            for each in monitors.values():
+            for each in tuple(monitors.values()):
                 each.end("ABORT")  # the process ends before the loop did
             deadline = clock.monotonic() + CLOSING_SECONDS
-            while sender.events and clock.monotonic() < deadline:
+            while sender.next() is not None and clock.monotonic() < deadline:
                 await clock.sleep(0.02)
