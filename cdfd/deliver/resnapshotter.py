@@ -4,6 +4,7 @@
 progress of the incremental snapshot are committed together. So a crash repeats no chunk and leaves none out.
 """
 
+import asyncio
 import contextlib
 import logging
 from collections import Counter
@@ -110,7 +111,10 @@ class Resnapshotter:
         if begun != state.version:
             state = replace(state, version=begun, next=0, ahead_of=-1, ahead=0)
         assert isinstance(plan.scans, LiveScans)
-        live = np.ones(len(files), np.bool_) if state.version == plan.version else files.live_in(plan.scans.files)
+        if state.version == plan.version:
+            live = np.ones(len(files), np.bool_)
+        else:
+            live = await asyncio.to_thread(files.live_in, plan.scans.files)
         self._pending = PendingFiles(files, chosen, live, state.next, self._chunk_bytes)
         await self._store(state)
         stream.files = files
@@ -165,12 +169,7 @@ class Resnapshotter:
                 extra={"table": self._table.uri, "request": state.id},
             )
             version, snapshot = reached, await self._live(reached, state.where)
-        plan = plan_snapshot(snapshot, 0)
-        assert isinstance(plan.scans, LiveScans)
-        chosen = np.ones(len(plan.scans), np.bool_)
-        if state.where:
-            chosen = select_files(parse_filter(state.where), plan.scans, plan.schema)
-        return NumberedFiles(plan.scans), chosen, version
+        return *await asyncio.to_thread(_select, snapshot, state.where), version
 
     async def _live(self, version: int, where: str) -> Snapshot:
         """The state at a version, with statistics if there is a condition."""
@@ -294,6 +293,16 @@ class Resnapshotter:
                 state.id, state.version, pending.selected, len(pending), state.rows, state.where
             )
             self._controls.monitor.resnapshot(progress)
+
+
+def _select(snapshot: Snapshot, where: str) -> tuple[NumberedFiles, npt.NDArray[np.bool_]]:
+    """The files of a state, and which of them may have rows that satisfy a condition. Takes some 100 microseconds for each file."""
+    plan = plan_snapshot(snapshot, 0)
+    assert isinstance(plan.scans, LiveScans)
+    chosen = np.ones(len(plan.scans), np.bool_)
+    if where:
+        chosen = select_files(parse_filter(where), plan.scans, plan.schema)
+    return NumberedFiles(plan.scans), chosen
 
 
 async def cancel_impossible(controls: Controls, position: Position) -> None:

@@ -28,6 +28,7 @@ from cdfd.delta.files import PackedFiles
 from cdfd.model.file_scan import FileScan
 from cdfd.model.plan import LiveScans
 from cdfd.model.version import Touched
+from cdfd.runtime.arrays import to_numpy
 
 CHUNK_BYTES, CHUNK_FILES = 32 << 20, 1000
 """Limits of the files of one chunk, between which the stream delivers its versions. A larger file is a chunk of its own."""
@@ -60,9 +61,11 @@ class NumberedFiles:
     def live_in(self, files: PackedFiles[Add]) -> npt.NDArray[np.bool_]:
         """For each file, whether it is among the live files of another version, as it was."""
         live = np.zeros(len(self), np.bool_)
-        same = pc.is_in(files.table.column("path"), value_set=self._paths)
-        for number, same_vector in self._numbers(PackedFiles(Add, files.table.filter(same))):
-            live[number] |= same_vector
+        others = files.table.filter(pc.is_in(files.paths, value_set=self._paths))
+        numbers = pc.index_in(others.column("path"), value_set=self._paths)
+        own = PackedFiles(Add, self.scans.files.table.take(numbers))
+        same = [key == other for key, other in zip(own.keys(), PackedFiles(Add, others).keys(), strict=True)]
+        live[to_numpy(numbers)[np.array(same, np.bool_)]] = True
         return live
 
     def _numbers(self, actions: Iterable[Add | Remove]) -> Iterator[tuple[int, bool]]:

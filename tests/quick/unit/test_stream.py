@@ -1,7 +1,6 @@
 """Plans, version by version, and the state that planning carries along."""
 
 import json
-import threading
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -21,10 +20,12 @@ from cdfd.log.stream import PlanStream
 from cdfd.log.tailer import Tailer
 from cdfd.log.watch import Backoff, PollWatch
 from cdfd.model.version import Version
-from cdfd.plan.planner import plan
 from cdfd.plan.row_options import RowOptions
+from cdfd.plan.shape.parser import parse_filter
+from cdfd.plan.shape.shape import Shape
 from tests.support.lake import BEGINNING, SCHEMA, Lake, checkpoint, entry_path, manual_clock, rows, run, table
 from tests.support.manual_time import ManualClock
+from tests.support.threads import observe_threads
 
 
 def tailer(lake: Lake, clock: ManualClock, table_id: str | None = None) -> Tailer:
@@ -116,15 +117,9 @@ class TestRemovesWithoutPartitionValues:
                 [remove("f"), remove("g")],
             ],
         )
-        threads: list[bool] = []
-
-        def observed(*args: Any, **options: Any) -> Any:
-            threads.append(threading.current_thread() is not threading.main_thread())
-            return plan(*args, **options)
-
         monkeypatch.setattr(streams, "INLINE_ACTIONS", actions)
         monkeypatch.setattr(streams, "COMPACT_AT", entries)
-        monkeypatch.setattr(streams, "plan", observed)
+        threads = observe_threads(monkeypatch, streams, "plan")
         stream = PlanStream(DeltaLog(lake))
         actual = [scans(version) async for version in stream.versions(tailer(lake, clock), 2, 6)]
         assert actual == [
@@ -313,6 +308,17 @@ class TestSnapshots:
         with pytest.raises(LogError, match="the commit has none") as caught:
             run(PlanStream(DeltaLog(lake)).snapshot())
         assert (caught.value.table, caught.value.version) == (lake.uri, 0)
+
+    async def test_its_files_are_sorted_and_pruned_in_a_thread(
+        self, clock: ManualClock, lake: Lake, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        await partitioned(lake, [[add("b", "mon"), add("a", "tue"), add("c", "tue")]])
+        sorted_in = observe_threads(monkeypatch, streams, "plan_snapshot")
+        pruned_in = observe_threads(monkeypatch, streams, "prune")
+        stream = PlanStream(DeltaLog(lake), RowOptions(shape=Shape(where=parse_filter("v = 'tue'"))))
+        version = await stream.snapshot(1, tailer(lake, clock))
+        assert scans(version) == [("insert", "a", {"v": "tue"}), ("insert", "c", {"v": "tue"})]
+        assert (sorted_in, pruned_in) == ([True], [True])
 
     async def test_one_whose_log_entry_is_gone_has_the_time_of_its_checkpoint(
         self, clock: ManualClock, lake: Lake

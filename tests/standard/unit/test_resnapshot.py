@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from cdfd.daemon.http.status import Status
 from cdfd.deliver import feed as feeds
+from cdfd.deliver import resnapshotter
 from cdfd.deliver.mailbox import Mailbox
 from cdfd.deliver.monitor import Monitor
 from cdfd.deliver.requests import Notification, Request
@@ -36,6 +37,7 @@ from tests.support.histories import OPERATIONS, restore, write_more
 from tests.support.lake import SCHEMA, Lake, manual_clock, rows, run, table
 from tests.support.sampling import stride
 from tests.support.statuses import configuration
+from tests.support.threads import observe_threads
 
 HISTORIES = st.lists(st.one_of(OPERATIONS, st.tuples(st.just("restore"), st.integers(0, 20))), max_size=7)
 
@@ -256,6 +258,44 @@ def test_which_files_a_commit_touches(removed: str | None, added: str | None, ex
     removes = () if removed is None else (Remove("b", 1, True, deletion_vector=vector(removed)),)
     adds = () if added is None else (add("b", added),)
     assert NumberedFiles(LiveScans(files)).touched(Commit(1, adds, removes)) == expected
+
+
+def test_which_files_are_live_in_another_version_as_they_were() -> None:
+    def packed(*files: tuple[str, str | None]) -> PackedFiles[Add]:
+        adds = [
+            Add(path, {}, 1, 1, True, deletion_vector=name and DeletionVectorDescriptor("i", name, None, 1, 1))
+            for path, name in files
+        ]
+        return PackedFiles(Add, pa.Table.from_batches([pack(adds)]))
+
+    files = NumberedFiles(LiveScans(packed(("a", None), ("b", "x"), ("c", None), ("d", "x"), ("e", "x"), ("é", None))))
+    others = packed(("é", None), ("d", "y"), ("f", None), ("b", "x"), ("c", "x"), ("e", None), ("e", "x"))
+    assert files.live_in(others).tolist() == [False, True, False, False, True, True]
+    assert not files.live_in(packed()).any()
+    assert NumberedFiles(LiveScans(packed())).live_in(others).tolist() == []
+
+
+def test_files_are_selected_in_a_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if the stream has continued before a restart, so that some of them are gone."""
+    selected_in = observe_threads(monkeypatch, resnapshotter, "select_files")
+    compared_in = observe_threads(monkeypatch, NumberedFiles, "live_in")
+
+    async def scenario() -> None:
+        clock, place = manual_clock(), MemoryPlace(tmp_path / "out")
+        lake = Lake(clock)
+        writer = await table(lake, 4, clock)
+        await delivered(lake, place, 3)
+        for version in range(4, 7):
+            await writer.insert(rows(version))
+        operator = Operator(request("snapshot", where="id >= 0"), crash_at=14)
+        operator.last = 6
+        await finished(lake, place, operator)
+        assert selected_in
+        assert all(selected_in)
+        assert compared_in
+        assert all(compared_in)
+
+    run(scenario())
 
 
 def test_chunks_and_versions_take_turns(place: Place) -> None:
