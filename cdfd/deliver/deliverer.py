@@ -120,7 +120,7 @@ class Deliverer:
             if start > part and self.stop.is_set():
                 return 0
             whole, fitting = start == part and end == len(plan.scans), 1
-            size = plan.size if whole else sum(scan.share for scan in plan.scans[start:end])
+            size = plan.size if whole else replace(plan, scans=plan.scans[start:end]).size
             for version in versions[1:] if whole else ():
                 following, is_large = size + version.plan.size, large is not None and large.is_large(version)
                 if following > self.limits.max_bytes or version.schema_change is not None or is_large:
@@ -173,7 +173,7 @@ class Deliverer:
             plans = [replace(plans[0], scans=plans[0].scans[:end])]
         sizes = [plan.size for plan in plans]
         if position.part:
-            sizes = [sum(scan.share for scan in plans[0].scans[position.part :])]
+            sizes = [replace(plans[0], scans=plans[0].scans[position.part :]).size]
         ordinal, started, rows, counts = position.ordinal, 0, 0, RowCounts()
         deadline = self.clock.monotonic() + self.limits.max_seconds
 

@@ -15,7 +15,9 @@ from itertools import groupby
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
+from cdfd.delta.statistics import record_counts
 from cdfd.model.file_scan import FileScan
 from cdfd.model.plan import ChangePlan, LiveScans
 from cdfd.model.position import Position
@@ -227,11 +229,31 @@ def ranges(plan: ChangePlan, first: int, limit: int) -> Iterator[tuple[int, int]
     A version without scans is one empty range: it is delivered too, so that the position moves on. Where a range ends depends on the scans
     from its start on only, so resuming at a range's start gives the ranges that were not delivered.
     """
+    limit = min(limit, MOST_BYTES - 1)  # less than a file weighs whose size is bounded
     start, size = first, 0
-    for index, scan in enumerate(plan.scans[first:], first):
-        weight = max(scan.share, ROW_BYTES * (scan.num_records or 0))
-        if index > start and size + weight > limit:
+    for begin in range(first, len(plan.scans), _SCANS_AT_ONCE):
+        ends, before = np.cumsum(_weights(plan.scans[begin : begin + _SCANS_AT_ONCE])), 0
+        while True:
+            index = begin + int(np.searchsorted(ends, before + limit - size, "right"))
+            if index == start:
+                index += 1
+            if index >= begin + len(ends):
+                size += int(ends[-1]) - before
+                break
             yield start, index
-            start, size = index, 0
-        size += weight
+            start, size, before = index, 0, int(ends[index - begin - 1]) if index > begin else 0
     yield start, len(plan.scans)
+
+
+_SCANS_AT_ONCE = 1 << 16
+
+
+def _weights(scans: Sequence[FileScan]) -> npt.NDArray[np.int64]:
+    """The bytes that each scan counts for; see `ROW_BYTES`."""
+    if isinstance(scans, LiveScans):
+        counts = [record_counts(chunk) for chunk in scans.files.table.column("stats").chunks]
+        rows = to_numpy(pa.chunked_array(counts, pa.int64()).fill_null(0))
+    else:
+        rows = np.fromiter((scan.num_records or 0 for scan in scans), np.int64, len(scans))
+    weights: npt.NDArray[np.int64] = np.maximum(shares(scans), ROW_BYTES * rows)
+    return weights

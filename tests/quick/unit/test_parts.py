@@ -1,8 +1,10 @@
 """A version in several deliveries: whole scans, and the same cut after every restart."""
 
 import itertools
+from collections.abc import Iterator
 
 import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -11,6 +13,7 @@ from cdfd.delta.files import PackedFiles, pack
 from cdfd.delta.types.schema import StructType, TableSchema
 from cdfd.model.file_scan import FileScan
 from cdfd.model.plan import ChangePlan, LiveScans
+from cdfd.scan import splits
 from cdfd.scan.splits import ranges
 
 SCHEMA = TableSchema(StructType(()))
@@ -51,6 +54,44 @@ def test_of_a_first_snapshot() -> None:
     adds = pack([Add(name, {}, 6, 1, True) for name in "abc"])
     scans = LiveScans(PackedFiles(Add, pa.Table.from_batches([adds])))
     assert list(ranges(ChangePlan(1, 1, SCHEMA, scans, "snapshot"), 1, 10)) == [(1, 2), (2, 3)]
+
+
+def one_by_one(plan: ChangePlan, first: int, limit: int) -> Iterator[tuple[int, int]]:
+    start, size = first, 0
+    for index, scan in enumerate(plan.scans[first:], first):
+        weight = max(scan.share, splits.ROW_BYTES * (scan.num_records or 0))
+        if index > start and size + weight > limit:
+            yield start, index
+            start, size = index, 0
+        size += weight
+    yield start, len(plan.scans)
+
+
+SIZES = st.one_of(st.integers(0, 20), st.sampled_from([0, 150, 1 << 30, 1 << 41, (1 << 63) - 1]))
+
+
+@given(
+    st.lists(st.tuples(SIZES, st.one_of(st.none(), st.integers(0, 3), st.just(1 << 40))), max_size=30),
+    st.one_of(st.integers(0, 40), st.sampled_from([200, 1 << 31])),
+    st.integers(0, 5),
+    st.integers(1, 8),
+)
+def test_the_same_as_scan_by_scan(
+    files: list[tuple[int, int | None]], limit: int, first: int, scans_at_once: int
+) -> None:
+    """Whether the scans are values or columns, and however many are weighed at once."""
+    adds = [
+        Add(f"{number:02}", {}, size, 1, True, None if count is None else f'{{"numRecords":{count}}}')
+        for number, (size, count) in enumerate(files)
+    ]
+    half = len(adds) // 2
+    live = LiveScans(PackedFiles(Add, pa.Table.from_batches([pack(adds[:half]), pack(adds[half:])])))
+    first = min(first, len(files))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(splits, "_SCANS_AT_ONCE", scans_at_once)
+        for scans in (tuple(live), live):
+            version = ChangePlan(1, 1, SCHEMA, scans, "snapshot")
+            assert list(ranges(version, first, limit)) == list(one_by_one(version, first, limit))
 
 
 @given(st.lists(st.integers(0, 20), max_size=30), st.integers(0, 40))

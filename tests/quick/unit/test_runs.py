@@ -14,11 +14,14 @@ import pytest
 from cdfd.deliver.admission import Admission
 from cdfd.deliver.deliverer import Deliverer, Limits
 from cdfd.deliver.monitor import Monitor
+from cdfd.delta.actions import Add
+from cdfd.delta.files import PackedFiles, pack
 from cdfd.delta.types.schema import Primitive, StructField, StructType, TableSchema
 from cdfd.errors import CdfdError
+from cdfd.model import plan as plans
 from cdfd.model.columns import COMMIT_VERSION
 from cdfd.model.file_scan import FileScan
-from cdfd.model.plan import ChangePlan
+from cdfd.model.plan import ChangePlan, LiveScans
 from cdfd.model.position import Position
 from cdfd.model.version import Version
 from cdfd.runtime import native
@@ -28,6 +31,7 @@ from cdfd.scan.table_files import TableFiles
 from cdfd.storage.local import LocalStorage
 from tests.support.manual_time import ManualClock
 from tests.support.memory_sink import MemoryDelivery, MemorySink
+from tests.support.threads import observe_threads
 
 SCHEMA = TableSchema(StructType((StructField("n", Primitive("long")),)))
 FIRST = 10
@@ -185,3 +189,17 @@ def test_versions_before_one_that_cannot_be_read(tmp_path: Path) -> None:
     assert (caught.value.version, caught.value.path) == (18, "6.parquet")
     assert [row["n"] for rows in sink.rows() for row in rows] == [*range(18)]
     assert sink.delivered[-1].following == Position("t", 18, digest="17")
+
+
+def test_scans_of_a_part_are_created_in_a_thread_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A part may have tens of thousands of small files."""
+    versions_in(tmp_path)
+    adds = [Add(f"{at}.parquet", {}, 100, 1, True) for at in range(12)]
+    scans = LiveScans(PackedFiles(Add, pa.Table.from_batches([pack(adds)])))
+    version = Version(ChangePlan(FIRST, 1, SCHEMA, scans, "snapshot"), "t", digest="10")
+    sink = RunsSink(takes_runs=True)
+    threads = observe_threads(monkeypatch, plans, "insert_scan")
+    deliver(tmp_path, sink, [version], part_bytes=600)
+    assert [len(rows) for rows in sink.rows()] == [18, 18]
+    # One for the ordinal of the position between the parts.
+    assert (threads.count(False), threads.count(True)) == (1, 12)
