@@ -6,6 +6,7 @@ A reader that resumes needs only this, so it never touches the file rows of a ch
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from cdfd.delta import commit as commits
@@ -51,6 +52,13 @@ def _header(version: int, protocol: Protocol, metadata: Metadata) -> Header:
             hint="cdfd reads Parquet, which all current Delta writers write, and Trevni",
         )
     return Header(version, protocol, metadata, TableSchema.of(metadata))
+
+
+def prepare_schema(metadata: Metadata | None) -> None:
+    """Parse the schema of an action, so that the header has it at once. Call it in the thread that reads the action: it may take long."""
+    if metadata is not None:
+        with suppress(CdfdError):  # the header raises it
+            TableSchema.of(metadata)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +113,7 @@ def scan(version: int, data: bytes | Iterable[bytes], *, line_bytes: int | None 
         return PartialHeader(version)
     wanted = (line if any(word in line for word in _WORDS) else b"" for line in commits.lines(data, line_bytes))
     commit = commits.parse(version, (line + b"\n" for line in wanted), line_bytes=line_bytes)
+    prepare_schema(commit.metadata)
     return PartialHeader(version, commit.protocol, commit.metadata)
 
 

@@ -19,7 +19,7 @@ from cdfd.delta.actions import Sidecar
 from cdfd.delta.checkpoint import RowColumns, State
 from cdfd.delta.commit import Commit
 from cdfd.delta.files import ALL_FIELDS, FILES
-from cdfd.delta.header import PartialHeader
+from cdfd.delta.header import PartialHeader, prepare_schema
 from cdfd.delta.snapshot import Base, Snapshot
 from cdfd.errors import CdfdError, CheckpointError, DataError, LogError, NotFoundError, StorageError
 from cdfd.log.segment import Checkpoint
@@ -125,6 +125,7 @@ def read_state(storage: Storage, checkpoint: Checkpoint, names: Sequence[str] = 
                 budget.allow(file)
                 for name in names:
                     _read_action(file, name, state, budget)
+    prepare_schema(state.metadata)
     return state
 
 

@@ -17,6 +17,7 @@ import pyarrow as pa
 from cdfd.delta import commit as commits
 from cdfd.delta import paths
 from cdfd.delta.commit import Commit
+from cdfd.delta.header import prepare_schema
 from cdfd.errors import LogError, NotFoundError, StorageError
 from cdfd.log.entry import EntryFingerprint, LogEntry, entry_size, parse_and_digest
 from cdfd.log.entry_batches import EntryBatches
@@ -241,7 +242,11 @@ class EntryReader(LogFiles):
     def _entry_parser(
         self, version: int, *, with_stats: bool = False
     ) -> Callable[[bytes | Iterable[bytes]], tuple[Commit, str]]:
-        parse = partial(commits.parse, version, with_stats=with_stats, line_bytes=self.line_bytes)
+        def parse(data: bytes | Iterable[bytes]) -> Commit:
+            commit = commits.parse(version, data, with_stats=with_stats, line_bytes=self.line_bytes)
+            prepare_schema(commit.metadata)
+            return commit
+
         return partial(parse_and_digest, parse)
 
     async def digest_prefix(self, version: int, size: int) -> tuple[str, bytes]:

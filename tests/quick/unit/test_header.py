@@ -35,6 +35,14 @@ class TestApply:
         assert after.version == 5
         assert after.schema is before.schema
 
+    def test_equal_metadata_have_one_schema_and_other_ones_another(self) -> None:
+        """Readers of a table parse it again and again."""
+        copy = replace(METADATA, id="other", schema_string="".join(list(SCHEMA)))
+        assert header().apply(Commit(5, metadata=copy)).schema is header().schema
+        mapped = replace(METADATA, configuration={"delta.columnMapping.mode": "name"})
+        for other in (OTHER, mapped, replace(METADATA, partition_columns=("a",))):
+            assert header().apply(Commit(5, metadata=other)).schema != header().schema
+
     def test_the_latest_of_each_wins(self) -> None:
         after = header().apply(Commit(5, metadata=OTHER))
         assert (after.metadata, after.protocol) == (OTHER, PROTOCOL)

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from functools import partial
 from typing import Any
 
 import orjson
@@ -12,6 +13,7 @@ import pytest
 
 from cdfd.delta import last_checkpoint, paths
 from cdfd.delta.last_checkpoint import LastCheckpoint
+from cdfd.delta.types import schema as schemas
 from cdfd.errors import GapError, LogError, NotATableError, NotFoundError, UnsupportedError
 from cdfd.log import entry_reader
 from cdfd.log.log import DeltaLog
@@ -20,6 +22,7 @@ from cdfd.log.start import start_version
 from cdfd.storage.base import Stat
 from tests.support import checkpoint_layout as layout
 from tests.support.memory_storage import MemoryStorage
+from tests.support.threads import observe_threads
 
 Fields = dict[str, Any]
 
@@ -242,6 +245,26 @@ class TestHeader:
         assert note(files) == "start"
         with pytest.raises(LogError, match="the checkpoint cannot be read"):
             live(files)
+
+    @pytest.mark.parametrize(
+        "files",
+        [
+            table(12),
+            table(12, first=10) | layout.single(10, state(10)),
+            table(10, first=10) | layout.v2(10, state(10), 2, "json"),
+        ],
+        ids=["entries", "checkpoint", "manifest"],
+    )
+    def test_a_schema_is_parsed_once_in_the_thread_that_reads_it(
+        self, files: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(entry_reader, "INLINE_BYTES", 0)
+        schemas._schema_of.cache_clear()
+        threads = observe_threads(monkeypatch, schemas, "parse")
+        log, storage = stored(files)
+        for read in (log.header, log.snapshot, DeltaLog(storage).header, partial(log.entry, 10)):
+            asyncio.run(read())
+        assert threads == [True]
 
     def test_a_log_without_protocol_or_metadata(self) -> None:
         with pytest.raises(LogError, match="no protocol action") as caught:
