@@ -36,6 +36,8 @@ CACHE_BYTES = 4 << 20
 """Bytes of remote log entries, read for a header, that are cached for the reader that follows."""
 INLINE_BYTES = 64 << 10
 """Bytes of a log entry up to which parsing it is faster than a switch to a thread."""
+YIELD_BYTES = 128 << 10
+"""Bytes of such entries after which the event loop runs other tasks: to parse and plan them takes some 15 ms."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +87,7 @@ class EntryReader(LogFiles):
         """Versions below the first were prefetched; those below the second before the log was possibly replaced."""
         self._cache: dict[int, tuple[bytes, Stat]] = {}
         self._cache_bytes = 0
+        self._inline_bytes = 0
 
     async def entry(self, version: int, *, with_stats: bool = False) -> LogEntry:
         """The log entry of a version.
@@ -189,6 +192,11 @@ class EntryReader(LogFiles):
         Small files are parsed here, larger ones in a thread, the largest in chunks.
         """
         if len(data) <= INLINE_BYTES:
+            self._inline_bytes += len(data)
+            if self._inline_bytes > YIELD_BYTES:
+                # Entries that were read ahead are not waited for.
+                await asyncio.sleep(0)
+                self._inline_bytes = len(data)
             return parse(data)
         if len(data) <= CHUNK_BYTES:
             return await asyncio.to_thread(parse, data)

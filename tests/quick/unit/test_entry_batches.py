@@ -1,14 +1,15 @@
 """Entries that are read together, by a reader that is behind: the same ones as one by one, whatever happens to them meanwhile."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from cdfd.delta.commit import serialize
 from cdfd.errors import GapError, LogError, NotFoundError, TableChangedError
-from cdfd.log import entry_batches
+from cdfd.log import entry_batches, entry_reader
 from cdfd.log.entry import LogEntry
 from cdfd.log.entry_batches import MAX_ENTRIES, MIN_RUN
 from cdfd.log.log import DeltaLog
@@ -96,6 +97,30 @@ async def test_one_that_keeps_up_asks_for_one(clock: ManualClock) -> None:
 async def test_others_get_their_turn(clock: ManualClock) -> None:
     lake = Counting(clock)
     await table(lake, VERSIONS, clock)
+    assert await turns_during(entries(lake, clock, VERSIONS - 1)) >= VERSIONS / entry_batches.YIELD_EVERY - MIN_RUN
+
+
+@pytest.mark.parametrize("remote", [False, True])
+async def test_others_get_more_turns_if_entries_are_large(remote: bool, clock: ManualClock) -> None:
+    """Entries of a remote store may have been prefetched."""
+    lake = Counting(clock)
+    await table(lake, 20, clock)
+    size = 0
+    for version in range(1, 20):
+        lake.replace(entry_path(version), lake.bytes_of(entry_path(version)) + b" " * 50_000 + b"\n")
+        size += 50_000
+    lake.remote = remote
+    log = DeltaLog(lake)
+
+    async def read() -> None:
+        for version in range(20):
+            await log.entry(version)
+
+    assert await turns_during(read()) >= size // entry_reader.YIELD_BYTES
+
+
+async def turns_during(work: Coroutine[Any, Any, object]) -> int:
+    """How often another task has its turn."""
     turns = 0
 
     async def other() -> None:
@@ -105,9 +130,9 @@ async def test_others_get_their_turn(clock: ManualClock) -> None:
             await asyncio.sleep(0)
 
     task = asyncio.create_task(other())
-    await entries(lake, clock, VERSIONS - 1)
+    await work
     task.cancel()
-    assert turns >= VERSIONS / entry_batches.YIELD_EVERY - MIN_RUN
+    return turns
 
 
 @pytest.mark.parametrize("missing", range(MIN_RUN + 1, 40, 5))
