@@ -140,10 +140,9 @@ async def _list_live(log: DeltaLog, least_bytes: int, segment: Segment) -> LiveL
     paths |= {removed.path for commit in commits for removed in commit.removes}
     changed = array_of(sorted(paths), TEXT)
     rows = await asyncio.to_thread(_files_at, listing, log.storage, changed)
-    state = replay(replace(begun, base=Base(rows)), commits)
+    state = await asyncio.to_thread(replay, replace(begun, base=Base(rows)), commits)
     log.check_managed(state.header)
-    log.warn_of_mismatches(state)
-    return LiveListing(listing, changed, state)
+    return LiveListing(listing, changed, log.warn_of_mismatches(state))
 
 
 def _open_checkpoint(storage: Storage, checkpoint: Checkpoint) -> tuple[Listing, Snapshot]:

@@ -28,6 +28,7 @@ from cdfd.log.entry import KeptState
 from cdfd.log.entry_batches import ListedEntries
 from cdfd.log.entry_reader import CACHE_BYTES, CHUNK_BYTES, READ_AHEAD_ENTRIES, EntryReader
 from cdfd.log.history import History, unreadable_error
+from cdfd.log.large_commits import run_on_commit
 from cdfd.log.log_files import log_path
 from cdfd.log.segment import Segment
 from cdfd.storage.base import Stat, Storage
@@ -199,10 +200,10 @@ class DeltaLog(EntryReader):
                     if state is None:
                         state = snapshot.first(commit, all_fields=all_fields)
                     else:
-                        state = snapshot.replay(state, (commit,))
+                        state = await run_on_commit(commit, state, snapshot.replay, state, (commit,))
+                state = self.warn_of_mismatches(state)
         assert state is not None
         self.check_managed(state.header)
-        self.warn_of_mismatches(state)
         return state
 
     async def read_segment(
@@ -241,8 +242,8 @@ class DeltaLog(EntryReader):
                 entry = await self.entry(at, with_stats=with_stats)
             yield entry.commit
 
-    def warn_of_mismatches(self, state: Snapshot) -> None:
-        """Warn of removes that name another deletion vector than the file has: once for each version."""
+    def warn_of_mismatches(self, state: Snapshot) -> Snapshot:
+        """Warn of removes that name another deletion vector than the file has: once for each version. Returns the state without them."""
         for version, path in state.mismatched:
             if version not in self._mismatched:
                 self._mismatched.add(version)
@@ -252,6 +253,8 @@ class DeltaLog(EntryReader):
                     one_line(path),
                     extra={"table": self.storage.uri, "version": version},
                 )
+        # A writer may leave the deletion vectors out in all of its commits.
+        return replace(state, mismatched=()) if state.mismatched else state
 
 
 @contextlib.contextmanager

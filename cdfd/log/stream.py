@@ -9,7 +9,6 @@ import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field, replace
-from typing import ParamSpec, TypeVar
 
 from cdfd.delta import paths
 from cdfd.delta.actions import CommitInfo
@@ -21,6 +20,7 @@ from cdfd.delta.types.schema import TableSchema
 from cdfd.delta.types.schema_change import compare
 from cdfd.errors import LogError, NotFoundError, Within
 from cdfd.log.entry import LogEntry
+from cdfd.log.large_commits import run_on_commit
 from cdfd.log.listing import LiveListing, list_live
 from cdfd.log.log import DeltaLog
 from cdfd.log.log_files import log_path
@@ -36,12 +36,6 @@ from cdfd.plan.row_options import AS_STORED, RowOptions
 from cdfd.plan.shape.pruning import prune
 
 logger = logging.getLogger("cdfd.changes")
-
-P = ParamSpec("P")
-T = TypeVar("T")
-
-INLINE_ACTIONS = 2000
-"""File actions of a commit from which it is planned in a thread: it takes some 20 microseconds for each of them."""
 
 LOOK_BACK, LOCAL_LOOK_BACK = 400, 10_000
 """Versions before the first one whose modification times count, at most: of a remote log as many as fit in a page of S3's listing, and of a
@@ -251,15 +245,15 @@ class PlanStream:
         if previous is None or commit.protocol is not None or commit.metadata is not None:
             self.log.check_managed(header)
         timestamp = commit_timestamp(commit, header, entry.stat.modified_ms, self._timestamp)
-        version_plan, after, touched = await self._run(commit, self._derive, commit, header, timestamp)
+        version_plan, after, touched = await run_on_commit(
+            commit, self._snapshot, self._derive, commit, header, timestamp
+        )
         # Log why a version is not refined: once for each reason.
         if version_plan.unrefined is not None and version_plan.unrefined not in self._said:
             self._said.add(version_plan.unrefined)
             extra = {"table": self.log.storage.uri, "version": version_plan.version}
             logger.warning("version %d is not refined: %s", version_plan.version, version_plan.unrefined, extra=extra)
-        if after is not None:
-            self.log.warn_of_mismatches(after)
-        self._snapshot = after
+        self._snapshot = None if after is None else self.log.warn_of_mismatches(after)
         self.header, self._timestamp, self.info = header, timestamp, commit.info
         change = None
         if previous is not None and previous.schema != header.schema:
@@ -293,20 +287,12 @@ class PlanStream:
             after = after.compact(with_tombstones=False)
         return version_plan, after, None if self.files is None else self.files.touched(commit)
 
-    async def _run(self, commit: Commit, work: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
-        """The result of work on a commit: in a thread if it takes long, so that other tables go on meanwhile."""
-        actions, state = len(commit.adds) + len(commit.removes) + len(commit.cdcs), self._snapshot
-        # A state may be compacted, and a large one needs an index before files are found in it.
-        entries = 0 if state is None else len(state.base.adds) + len(state.overlay) + 2 * actions
-        if actions < INLINE_ACTIONS and entries < COMPACT_AT:
-            return work(*args, **options)
-        return await asyncio.to_thread(work, *args, **options)
-
     async def _state_before(self, commit: Commit, previous: Header) -> Snapshot | None:
         """The state that the rows of a commit depend on; None if they do not."""
-        is_needed = await self._run(commit, needs_snapshot, commit, previous, self.rows.changes)
+        is_needed = await run_on_commit(commit, None, needs_snapshot, commit, previous, self.rows.changes)
         if not is_needed and (
-            self._stateless or not await self._run(commit, wants_snapshot, commit, previous, self.rows.changes)
+            self._stateless
+            or not await run_on_commit(commit, None, wants_snapshot, commit, previous, self.rows.changes)
         ):
             return None
         try:

@@ -8,10 +8,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from cdfd.delta import snapshot as snapshots
 from cdfd.delta.commit import serialize
 from cdfd.delta.types import schema as schemas
 from cdfd.demo.writer import TableWriter
 from cdfd.errors import GapError, LogError, TableChangedError, UnsupportedError
+from cdfd.log import large_commits
 from cdfd.log import stream as streams
 from cdfd.log.bounds import After
 from cdfd.log.log import DeltaLog
@@ -117,7 +119,8 @@ class TestRemovesWithoutPartitionValues:
                 [remove("f"), remove("g")],
             ],
         )
-        monkeypatch.setattr(streams, "INLINE_ACTIONS", actions)
+        monkeypatch.setattr(large_commits, "INLINE_ACTIONS", actions)
+        monkeypatch.setattr(large_commits, "COMPACT_AT", entries)
         monkeypatch.setattr(streams, "COMPACT_AT", entries)
         threads = observe_threads(monkeypatch, streams, "plan")
         stream = PlanStream(DeltaLog(lake))
@@ -133,6 +136,44 @@ class TestRemovesWithoutPartitionValues:
         # Tombstones are not kept: there are ever more of them.
         assert stream._snapshot is not None
         assert (len(stream._snapshot.tombstones()) < 7) is (entries == 4)
+
+    async def test_states_that_are_loaded_are_replayed_in_a_thread_if_they_are_large(
+        self, clock: ManualClock, lake: Lake, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        await partitioned(
+            lake, [[add("a", "mon")], [add("b", "mon"), add("c", "tue")], [remove("a")], [add("d", "tue")]]
+        )
+        monkeypatch.setattr(large_commits, "COMPACT_AT", 4)
+        threads = observe_threads(monkeypatch, snapshots, "replay")
+        state = await DeltaLog(lake).snapshot()
+        assert {file.path for file in state.live()} == {"b", "c", "d"}
+        # Each action of the commit may be two entries.
+        assert threads == [False, True, True, True]
+
+    async def test_removes_with_other_deletion_vectors_are_reported_once_and_forgotten(
+        self, clock: ManualClock, lake: Lake, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        vector = {"storageType": "i", "pathOrInlineDv": "x", "sizeInBytes": 1, "cardinality": 1}
+        with_vectors = [("add", {**add(name, "mon")[1], "deletionVector": vector}) for name in "abc"]
+        await partitioned(lake, [with_vectors, [remove("a")], [remove("b")], [remove("c")]])
+        features = {"readerFeatures": ["deletionVectors"], "writerFeatures": ["deletionVectors"]}
+        protocol = {"minReaderVersion": 3, "minWriterVersion": 7, **features}
+        lake.replace(entry_path(1), serialize([("protocol", protocol), *with_vectors]))
+        log = DeltaLog(lake)
+        assert (await log.snapshot(2)).mismatched == ()
+        stream = PlanStream(log)
+        assert [scans(version) async for version in stream.versions(tailer(lake, clock), 3, 4)]
+        assert stream._snapshot is not None
+        assert stream._snapshot.mismatched == ()
+        assert not len(stream._snapshot.live())
+        messages = [
+            record.getMessage() for record in caplog.records if "another deletion vector" in record.getMessage()
+        ]
+        assert [message.split(" with ")[0] for message in messages] == [
+            "version 2 removes a",
+            "version 3 removes b",
+            "version 4 removes c",
+        ]
 
     async def test_a_file_that_is_not_in_the_table(self, clock: ManualClock, lake: Lake) -> None:
         await partitioned(lake, [[add("a", "mon")], [remove("b")]])
