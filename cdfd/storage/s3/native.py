@@ -12,7 +12,8 @@ import os
 import sys
 import time
 import urllib.request
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
@@ -119,12 +120,12 @@ class NativeReader:
         Raises:
             NotFoundError: there is no object with that name.
         """
-        if not self._is_usable(request.key):
-            return None
         options: GetOptions = {} if etag is None else {"if_match": etag}
         if start or length is not None:
             options["range"] = _range(start, length)
-        async with self._room:
+        async with self._connection(request.key) as is_usable:
+            if not is_usable:
+                return None
             try:
                 store = await self._store(request.bucket)
                 result = await obstore.get_async(store, request.key, options=options)
@@ -144,9 +145,9 @@ class NativeReader:
 
     async def head(self, request: Request) -> GetResult | None:
         """Size, modification time and ETag; None if aiobotocore has to ask: a HEAD that fails does not say why."""
-        if not self._is_usable(request.key):
-            return None
-        async with self._room:
+        async with self._connection(request.key) as is_usable:
+            if not is_usable:
+                return None
             try:
                 store = await self._store(request.bucket)
                 return GetResult(b"", *_object_facts(await obstore.head_async(store, request.key)))
@@ -171,6 +172,25 @@ class NativeReader:
     def pause(self) -> None:
         """Send no request for a while."""
         self._paused_until = time.monotonic() + PAUSE_SECONDS
+
+    @asynccontextmanager
+    async def _connection(self, key: str) -> AsyncIterator[bool]:
+        """Wait for one of the connections, and hold it during the block. Whether it can be used: if not, aiobotocore has to ask."""
+        if not self._is_usable(key):
+            yield False
+            return
+        try:
+            # aiobotocore has the other half of the time.
+            async with asyncio.timeout(self._options.deadline / 2):
+                await self._room.acquire()
+        except TimeoutError:
+            yield False
+            return
+        try:
+            # The requests before may have failed meanwhile.
+            yield self._is_usable(key)
+        finally:
+            self._room.release()
 
     def _is_usable(self, key: str) -> bool:
         # The threads of the native client do not survive a fork: a child would wait for them forever.

@@ -18,12 +18,14 @@ from typing import NamedTuple
 from cdfd.errors import StorageError
 from cdfd.storage.s3.client import S3Client
 from cdfd.storage.s3.errors import Request
-from cdfd.storage.s3.native import GetResult
+from cdfd.storage.s3.native import CONNECTIONS, GetResult
 
 MAX_OBJECTS, MAX_BYTES = 1024, 72 << 20
 """Announced objects that are not read yet, at most, and bytes that are fetched of them. Small ones are read in groups of many."""
 RUNNING_BYTES = 32 << 20
 """Bytes that are being fetched at a time, at most, and one range more."""
+RUNNING_REQUESTS = CONNECTIONS // 2
+"""Requests that are running at a time, at most. All tables share the connections of a client, and the requests of one may hang."""
 
 
 class PrefetchRange(NamedTuple):
@@ -63,7 +65,7 @@ class Prefetcher:
         self._announced: dict[_Announced, None] = {}  # in the order in which they were announced
         self._of_path: dict[str, deque[_Announced]] = {}
         self._waiting: deque[_Announced] = deque()
-        self._announced_bytes = self._held = self._running = 0
+        self._announced_bytes = self._held = self._running = self._requests = 0
         self._starting = False
 
     def start(self, request: Request, ranges: Sequence[PrefetchRange], *, again: bool = False) -> None:
@@ -129,7 +131,7 @@ class Prefetcher:
             return  # a request that has finished already calls this
         self._starting = True
         try:
-            while self._waiting and self._running < RUNNING_BYTES:
+            while self._waiting and self._running < RUNNING_BYTES and self._requests < RUNNING_REQUESTS:
                 announcement = self._waiting[0]
                 if len(announcement.started) >= len(announcement.ranges):
                     self._waiting.popleft()
@@ -141,6 +143,7 @@ class Prefetcher:
                 future = self._client.loop.submit(work)
                 self._keep(announcement, (requested, future))
                 self._running += requested.weight
+                self._requests += 1
                 future.add_done_callback(partial(self._finish, requested.weight))
         except StorageError:
             self._waiting.clear()  # the process is ending, as reading the object says too
@@ -150,6 +153,7 @@ class Prefetcher:
     def _finish(self, weight: int, future: Future[GetResult]) -> None:
         with self._lock:
             self._running -= weight
+            self._requests -= 1
             if not future.cancelled():
                 self._start_waiting()
 

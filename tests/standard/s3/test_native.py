@@ -152,6 +152,27 @@ class TestUnknown:
                 assert file.read() == DATA
         assert (natively, proxy.count("GET")) == (["t/x"], 3)
 
+    async def test_requests_that_wait_for_one_that_fails_are_left_to_botocore(
+        self, proxy: Proxy, bucket: str, natively: list[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(s3_native, "CONNECTIONS", 1)
+        store = open_store(proxy.url, bucket)
+        await store.put("x", DATA)
+        proxy.faults = [Fault("stall", concerns=is_get)]
+        assert await asyncio.gather(got(store, "x"), got(store, "x")) == [None, None]
+        assert natively == ["t/x"]
+
+    async def test_requests_that_get_no_connection_are_left_to_botocore(
+        self, proxy: Proxy, natively: list[str]
+    ) -> None:
+        options = parse({"endpoint_url": proxy.url, "skip_signature": "true", "deadline": "200ms"}, {})
+        reader, request = NativeReader(proxy.url, "us-east-1", options, None), Request("read", "lake", "t/x", "x")
+        reader._room = asyncio.Semaphore(0)
+        async with asyncio.timeout(30):
+            assert await reader.get(request, 0, None, None) is None
+            assert await reader.head(request) is None
+        assert (natively, proxy.asked) == ([], [])
+
     async def test_with_a_corrected_clock(self, proxy: Proxy, bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
         store = open_store(proxy.url, bucket)
         await store.put("x", DATA)

@@ -10,6 +10,7 @@ import pytest
 from cdfd.storage.location import open_storage
 from cdfd.storage.s3 import prefetch
 from cdfd.storage.s3 import storage as s3_storage
+from cdfd.storage.s3.native import CONNECTIONS
 from cdfd.storage.s3.storage import S3Storage
 from tests.support.s3.proxy import Proxy
 from tests.support.s3.server import Server
@@ -89,6 +90,21 @@ def test_requests_start_in_order_as_many_as_may_run(
     assert [asked.path[-1] for asked in proxy.asked[:3]] in map(list, permutations("abc"))
     assert sorted(asked.path[-1] for asked in proxy.asked) == list("abcdef")
     assert not store._prefetcher._running
+
+
+def test_connections_are_left_to_other_tables(store: S3Storage, proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert prefetch.RUNNING_REQUESTS < CONNECTIONS
+    monkeypatch.setattr(prefetch, "RUNNING_REQUESTS", 2)
+    contents = put(store, proxy, "abcdef", 10)
+    proxy.delay = 0.1
+    for name in "abcdef":
+        store.prefetch(name, 10)
+    assert store._prefetcher._requests == 2
+    for name in "abcdef":
+        assert read(store, name, 10) == contents[name]
+        assert store._prefetcher._requests <= 2
+    assert sorted(asked.path[-1] for asked in proxy.asked) == list("abcdef")
+    assert not store._prefetcher._requests
 
 
 def test_what_is_held_is_bounded(store: S3Storage, proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
