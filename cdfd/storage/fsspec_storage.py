@@ -27,6 +27,8 @@ T = TypeVar("T")
 
 WHOLE_OBJECT_BYTES = 4 << 20
 """Bytes up to which an object is read at once."""
+DEADLINE_SECONDS, SLOW_SECONDS = 60.0, 600.0
+"""Seconds that a call may take, as with S3; and those for a listing or a write, which may be of very many objects or bytes."""
 EXCLUSIVE_PROTOCOLS = frozenset({"gs", "gcs", "abfs", "abfss", "az"})
 """Protocols of file systems whose `pipe_file(mode="create")` is atomic. fsspec's own default checks first and writes then, so two writers may
 both succeed. gcsfs requires generation 0 and adlfs sends `overwrite=False`; both stores check that atomically."""
@@ -34,6 +36,7 @@ both succeed. gcsfs requires generation 0 and adlfs sends `overwrite=False`; bot
 _TIMES = ("mtime", "LastModified", "last_modified", "updated", "modified", "created")
 _TAGS = ("ETag", "etag", "generation")
 _SETTLED_MS = 2000
+_LISTING_PAGE = 1000
 _ABSENT = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 
 
@@ -75,10 +78,11 @@ class FsspecStorage:
         """Objects of a folder. All are requested at once, because fsspec has no pages; see the port."""
         check_prefix(prefix)
         folder = prefix[: prefix.rfind("/") + 1]
-        stats = await self._run("list", prefix, lambda: self._list(folder), checked=True)
-        for path in sorted(stats):
-            if path.startswith(prefix) and path > start_after and not path.endswith("/"):
-                yield stats[path]
+        stats = await self._run("list", prefix, lambda: self._list(folder, prefix, start_after), checked=True)
+        for number, stat in enumerate(stats, 1):
+            yield stat
+            if not number % _LISTING_PAGE:
+                await asyncio.sleep(0)
 
     async def folders(self, folder: str = "") -> Sequence[str]:
         """Names of folders; see `FolderListing`."""
@@ -145,7 +149,18 @@ class FsspecStorage:
             with _translate_errors(doing, path):
                 return work()
 
-        return await asyncio.to_thread(translate)
+        seconds = SLOW_SECONDS if doing in ("list", "write") else DEADLINE_SECONDS
+        try:
+            async with asyncio.timeout(seconds):
+                return await asyncio.to_thread(translate)
+        except TimeoutError:
+            # The thread stays: file systems do not notice that a connection is half open.
+            raise StorageError(
+                f"cannot {doing}: no answer; gave up after {seconds:g} seconds",
+                path=path,
+                hint="Check the network and the store",
+                retriable=True,
+            ) from None
 
     def _part(self, path: str, start: int, length: int | None) -> tuple[bytes, Stat]:
         stat = self._stat(path)
@@ -163,13 +178,15 @@ class FsspecStorage:
             raise NotFoundError("there is no object with that name", path=path)
         return _as_stat(path, info)
 
-    def _list(self, folder: str) -> dict[str, Stat]:
+    def _list(self, folder: str, prefix: str, start_after: str) -> Sequence[Stat]:
         stats = {}
         for info in self._entries(folder):
             name = info["name"].rstrip("/").rpartition("/")[2]
-            if info["type"] == "file" and self._key(f"{folder}{name}") == info["name"]:
-                stats[f"{folder}{name}"] = _as_stat(f"{folder}{name}", info)
-        return stats
+            path = f"{folder}{name}"
+            is_listed = path.startswith(prefix) and path > start_after and not path.endswith("/")
+            if is_listed and info["type"] == "file" and self._key(path) == info["name"]:
+                stats[path] = _as_stat(path, info)
+        return [stats[path] for path in sorted(stats)]
 
     def _folders(self, folder: str) -> Sequence[str]:
         folders = (info["name"] for info in self._entries(folder) if info["type"] == "directory")

@@ -6,6 +6,8 @@ import importlib.util
 import io
 import re
 import sys
+import threading
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -24,11 +26,13 @@ from cdfd.log.table import Table, versions
 from cdfd.model.file_scan import FileScan
 from cdfd.scan.execute import Execution
 from cdfd.scan.table_files import TableFiles
+from cdfd.storage import fsspec_storage
 from cdfd.storage.base import Storage
 from cdfd.storage.fsspec_storage import FsspecStorage, _modified_ms
 from cdfd.storage.location import open_storage
 from tests.support.fsspec_systems import MemorySystem
 from tests.support.lake import SCHEMA, WITHIN, rows
+from tests.support.threads import observe_threads
 
 
 class Custom(MemoryFileSystem):  # type: ignore[misc]  # fsspec has no types
@@ -122,6 +126,65 @@ def test_what_it_says_is_translated(failure: Exception, said: str, retriable: bo
     with pytest.raises(StorageError, match=said) as caught:
         asyncio.run(store.stat("x"))
     assert caught.value.retriable is retriable
+
+
+@pytest.mark.parametrize(
+    ("doing", "call"),
+    [
+        ("stat", lambda store: store.stat("a/x")),
+        ("read", lambda store: store.read("a/x")),
+        ("list", lambda store: anext(store.list("a/"))),
+        ("write", lambda store: store.put("a/x", b"1")),
+    ],
+    ids=["stat", "read", "list", "write"],
+)
+async def test_a_call_without_an_answer_is_given_up(
+    doing: str, call: Callable[[Storage], Awaitable[object]], root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As if a connection was half open."""
+    answered = threading.Event()
+
+    class Silent(Custom):
+        def info(self, *args: Any, **options: Any) -> Any:
+            answered.wait(WITHIN)
+
+        ls = pipe_file = info
+
+    for name in ("DEADLINE_SECONDS", "SLOW_SECONDS"):
+        monkeypatch.setattr(fsspec_storage, name, 0.05)
+    try:
+        with pytest.raises(StorageError, match=f"cannot {doing}: no answer; gave up after 0.05 seconds") as caught:
+            async with asyncio.timeout(WITHIN):
+                await call(made(Silent, root))
+        assert caught.value.retriable
+    finally:
+        answered.set()
+
+
+async def test_a_long_listing_is_made_in_a_thread_and_returned_in_pages(
+    root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = made(Custom, root)
+    names = [f"a/{number:03}" for number in range(100)]
+    for name in names:
+        await store.put(name, b"x")
+    monkeypatch.setattr(fsspec_storage, "_LISTING_PAGE", 10)
+    threads = observe_threads(monkeypatch, fsspec_storage, "_as_stat")
+    turns = 0
+
+    async def other() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    listing = store.list("a/0", "a/019")
+    assert (await anext(listing)).path == "a/020"
+    task = asyncio.create_task(other())
+    assert [stat.path async for stat in listing] == names[21:]
+    task.cancel()
+    assert turns >= 7
+    assert threads == [True] * 80
 
 
 async def test_a_table_of_it_is_read(root: str) -> None:
