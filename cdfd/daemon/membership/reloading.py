@@ -25,7 +25,7 @@ from cdfd.runtime.tasks import first_done
 def changed_settings(old: Section, new: Section, prefix: str = "") -> list[str]:
     """The dotted names of settings with different values, such as `poll.interval`. Never shows a value, which may be a secret."""
     if type(old) is not type(new):
-        return [prefix.removesuffix(".")]
+        return [f"{prefix}kind"]  # only sinks have sections of different types
     names = list[str]()
     for name in type(old).model_fields:
         before, after = getattr(old, name), getattr(new, name)
@@ -42,7 +42,7 @@ CHECK_SECONDS = 10.0
 """How often the daemon compares the file with the one that it read, if no event announces a change."""
 SETTLE_SECONDS, MAX_SETTLE_STEPS = 0.1, 20
 """Time without a change after which a file that is being written counts as complete, and how often to wait for that."""
-_NAMING = frozenset({"pipeline", "sink.topics.prefix"})
+_NAMING = frozenset({"pipeline", "sink.kind", "sink.topics.prefix"})
 """Settings from which names of tables and topics follow. Tables of a file with other values are not applied."""
 
 

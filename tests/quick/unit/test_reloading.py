@@ -222,6 +222,7 @@ def test_a_shard_applies_its_share_of_a_new_file(tmp_path: Path) -> None:
     ("more", "problem"),
     [
         ({"pipeline": "other"}, "pipeline cannot change"),
+        ({"sink": {"kind": "kafka", "bootstrap_servers": "h:1"}}, "sink.kind cannot change"),
         ({"sink": {"kind": "files"}}, "sink.path"),
         ({"tables": []}, "at least one"),
     ],
@@ -339,4 +340,4 @@ def test_changed_settings_are_named_with_their_sections(tmp_path: Path) -> None:
     assert changed_settings(old, settings(tmp_path, poll={"interval": "2s"})) == ["poll.interval"]
     assert changed_settings(old, settings(tmp_path, tables=[{"uri": "/b"}])) == ["tables"]
     kafka = settings(tmp_path, sink={"kind": "kafka", "bootstrap_servers": "h:1"})
-    assert changed_settings(old, kafka) == ["sink"]
+    assert changed_settings(old, kafka) == ["sink.kind"]
