@@ -19,7 +19,7 @@ from cdfd.sinks.kafka.client.failures import translating
 from cdfd.sinks.kafka.client.worker import Worker, in_worker
 from cdfd.sinks.kafka.progress.records import NewestRecord, offset_of, offset_value, signals_key
 from cdfd.sinks.kafka.progress.topic_admin import TopicAdmin
-from cdfd.sinks.kafka.progress.topics import PROGRESS_PARTITION, ExistingTopic, Topic, progress_topic
+from cdfd.sinks.kafka.progress.topics import PROGRESS_PARTITION, ExistingTopic, Topic, durability, progress_topic
 from cdfd.sinks.kafka.settings import Topics
 from cdfd.sinks.own_topics import SIGNALS, Announce, Signal
 
@@ -38,7 +38,8 @@ _CONFIG = {
 
 def signal_topic(pipeline: str, topics: Topics) -> Topic:
     """The topic of signals of a pipeline."""
-    return Topic(f"_cdfd_signals.{pipeline}", 1, topics.replication_factor, _CONFIG, keyed=False, verify=_verify)
+    config = {**_CONFIG, **durability(topics)}
+    return Topic(f"_cdfd_signals.{pipeline}", 1, topics.replication_factor, config, keyed=False, verify=_verify)
 
 
 class KafkaSignals:

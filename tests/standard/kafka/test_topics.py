@@ -13,8 +13,17 @@ from kafka.admin import ConfigResource, ConfigResourceType
 from cdfd.errors import SinkError
 from cdfd.sinks.kafka.client.connection import arguments
 from cdfd.sinks.kafka.progress.topic_admin import TopicAdmin
-from cdfd.sinks.kafka.progress.topics import ExistingTopic, Topic, data_topic, progress_topic, side_topic, tombstones
+from cdfd.sinks.kafka.progress.topics import (
+    ExistingTopic,
+    Topic,
+    data_topic,
+    own_topic,
+    progress_topic,
+    side_topic,
+    tombstones,
+)
 from cdfd.sinks.kafka.settings import KafkaSettings, Topics
+from cdfd.sinks.kafka.signals import signal_topic
 from tests.support.kafka.broker import Broker
 from tests.support.kafka.reading import Record
 from tests.support.kafka.shared import SharedBroker
@@ -68,6 +77,16 @@ class TestMissing:
         assert times == {"LogAppendTime"}
         [actual] = topics.ensure(wanted[3:]).values()
         assert actual.config["message.timestamp.type"] == "CreateTime"
+
+    def test_positions_are_as_safe_as_rows(self, topics: TopicAdmin, name: str) -> None:
+        told = Topics(
+            config={"min.insync.replicas": "2", "unclean.leader.election.enable": "true", "retention.ms": "1"}
+        )
+        wanted = [progress_topic(name, told), own_topic(f"{name}.own", told, compacted=True), signal_topic(name, told)]
+        for topic in topics.ensure(wanted).values():
+            assert topic.config["min.insync.replicas"] == "2"
+            assert topic.config["unclean.leader.election.enable"] == "true"
+            assert topic.config["retention.ms"] != "1"
 
     @pytest.mark.parametrize("answers", [1, None], ids=["at first", "until the timeout"])
     def test_a_broker_that_does_not_know_a_new_topic(

@@ -36,6 +36,7 @@ _PROGRESS_CONFIG = _COMMON_CONFIG | {
     # How long markers of transactions stay, which are more than half of the topic. Only current readers need them.
     "delete.retention.ms": str(600_000),
 }
+_DURABILITY = ("min.insync.replicas", "unclean.leader.election.enable")
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,9 +102,15 @@ class ExistingTopic:
         return None if size is None else int(size)
 
 
+def durability(topics: Topics) -> Mapping[str, str]:
+    """The settings of created topics by which no acknowledged record is lost: a position must be as safe as its rows."""
+    return {key: topics.config[key] for key in _DURABILITY if key in topics.config}
+
+
 def progress_topic(pipeline: str, topics: Topics) -> Topic:
     """The topic with the positions of a pipeline's tables, all in `PROGRESS_PARTITION`."""
-    return Topic(PROGRESS_PREFIX + pipeline, 1, topics.replication_factor, _PROGRESS_CONFIG, retained=True)
+    config = {**_PROGRESS_CONFIG, **durability(topics)}
+    return Topic(PROGRESS_PREFIX + pipeline, 1, topics.replication_factor, config, retained=True)
 
 
 def data_topic(name: str, topics: Topics, *, keyed: bool) -> Topic:
@@ -121,7 +128,8 @@ def own_topic(name: str, topics: Topics, *, compacted: bool) -> Topic:
     """A topic for records of the daemon itself, which have keys. If it is compacted, the newest record of each key stays."""
     if not compacted:
         return side_topic(name, topics, keyed=True)
-    return Topic(name, 1, topics.replication_factor, _COMMON_CONFIG | {"cleanup.policy": "compact"})
+    config = {**_COMMON_CONFIG, "cleanup.policy": "compact", **durability(topics)}
+    return Topic(name, 1, topics.replication_factor, config)
 
 
 def tombstones(setting: Literal["auto", "always", "never"], existing: ExistingTopic) -> bool:
