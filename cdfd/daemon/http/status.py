@@ -79,6 +79,7 @@ class Status:
         notifications: the newest ones, which the controller adds to.
         searches: the searches for tables, and the configuration file.
         exemplars: whether the metrics may have exemplars.
+        has_begun: whether this process has the tables that it starts with; always true without an election. Before, a leader is not ready.
         poll_budget: of tables in stores without events.
     """
 
@@ -112,6 +113,7 @@ class Status:
         self.searches = Searches()
         self.election: Election | None = None
         self._standby = standby
+        self.has_begun = not standby
 
     def of_sink(self, config: Settings) -> Status:
         """The status of one sink, which is a part of this one. With `sink`, it is this one.
@@ -183,6 +185,8 @@ class Status:
             # It watches the lease from its first reading on, and not after one that failed.
             ready = self.election is not None and self.election.candidate.since is not None
             return {} if ready else {"standby": "the lease has not been read yet, or cannot be read"}
+        if not self.has_begun:
+            return {"leader": "it was elected a moment ago, and opens its tables"}
         reasons = {table.name: why for table in self.tables() if (why := table.not_ready()) is not None}
         for sink, searches in self._searches.items():
             for pattern, search in searches.by_pattern.items():
@@ -212,6 +216,7 @@ class Status:
         for name in list(self._tables):
             self.remove(name)
         self.searches = Searches()
+        self.has_begun = not self._standby
 
     def uptime(self) -> float:
         """Seconds since the start."""

@@ -224,6 +224,7 @@ class _Process:
             )
             destinations = Destinations(config, status, open_loop)
             await stack.enter_async_context(destinations.running())
+            status.has_begun = True
             count = len({each.table.name for each in status.tables()})
             of_shard = "" if self.shard is None else f", shard {self.shard}"
             tables = f"{count} table{'' if count == 1 else 's'}"

@@ -437,6 +437,20 @@ class TestStandby:
         assert "cdfd_lag_seconds{" not in text
         assert status.document()["tables"] == {}
 
+    def test_leader_is_ready_once_its_tables_deliver(self, status: Status) -> None:
+        self.read(status, Claim("me", 1))
+        assert list(status.not_ready()) == ["leader"]
+        monitors = [status.add(table) for table in configuration().listed]
+        status.has_begun = True
+        assert status.not_ready() == {monitor.name: "not started yet" for monitor in monitors}
+        for monitor in monitors:
+            monitor.started(at(1))
+            monitor.at_tip()
+        assert status.not_ready() == {}
+        assert status.add(Table(name="joined", uri="/joined", topic="joined")).not_ready() is None
+        status.stand_by()
+        assert list(status.not_ready()) == ["leader"]
+
     def test_leader_that_steps_down_forgets_its_tables(self, status: Status) -> None:
         self.read(status, Claim("me", 1))
         status.add(configuration().listed[0])

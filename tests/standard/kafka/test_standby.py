@@ -1,9 +1,12 @@
 """Two processes of one pipeline with a real broker: one delivers, and the other one takes its place, however the first one ends."""
 
+import re
 import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from urllib.error import HTTPError
+from urllib.request import urlopen
 
 import pytest
 
@@ -50,6 +53,21 @@ def test_second_process_stands_by(pipeline: Pipeline, table: TableWriter, start:
     assert loud(first, second) == []
     second.stop()
     first.stop()
+
+
+def test_leader_is_ready_once_its_table_delivers(pipeline: Pipeline, table: TableWriter, start: Start) -> None:
+    pipeline.configure(beside=[{"uri": f"{pipeline.uri}-later"}], http={"listen": "127.0.0.1:0"})
+    daemon = leading(start())
+    [address] = [where[0] for line in daemon.lines if (where := re.search(r"http://[0-9.:]+", line["message"]))]
+    with pytest.raises(HTTPError) as missing:
+        urlopen(f"{address}/readyz", timeout=10)
+    assert missing.value.code == 503
+    missing.value.close()
+    pipeline.configure(http={"listen": "127.0.0.1:0"})
+    daemon.wait_for("removed")
+    with urlopen(f"{address}/readyz", timeout=10) as ready:
+        assert ready.status == 200
+    daemon.stop()
 
 
 def test_killed_leader_is_replaced(pipeline: Pipeline, table: TableWriter, start: Start) -> None:
