@@ -199,10 +199,21 @@ def sample(
     from_: Annotated[
         str | None,
         typer.Option(
-            "--from", metavar="VERSION", help="A version or a time. Default: the newest version with changes."
+            "--from",
+            metavar="VERSION",
+            help="A version or a time, as in `cdfd tail`: the first version with changes from there on. "
+            "Default: the newest version with changes.",
         ),
     ] = None,
-    rows: Annotated[int, typer.Option(metavar="NUMBER", min=1, max=1000, help="Number of change rows, at most.")] = 2,
+    rows: Annotated[
+        int,
+        typer.Option(
+            metavar="NUMBER",
+            min=1,
+            max=1000,
+            help="Number of change rows, at most. There is one more if an update would lose its new image.",
+        ),
+    ] = 2,
     as_json: AS_JSON = False,
     sink: SINK = None,
 ) -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
-from cdfd.api import read_range
 from cdfd.cli.commands.progress import table_of
 from cdfd.config import settings
 from cdfd.config.settings import Settings
@@ -17,8 +17,9 @@ from cdfd.deliver.configured import execution, open_table
 from cdfd.errors import CdfdError, ConfigError
 from cdfd.escaping import as_json as json_of
 from cdfd.escaping import one_line
+from cdfd.log.start import check_range, start_version
 from cdfd.log.table import Table
-from cdfd.plan.row_options import RowOptions
+from cdfd.model.columns import CHANGE_TYPE
 from cdfd.sinks.base import Sample
 from cdfd.sinks.configured import connector
 
@@ -40,8 +41,9 @@ def run(
     Args:
         path: of the configuration file.
         name: of the table.
-        start: the version, or a time, whose rows to take; None: the newest version with changes, or live rows if there is none.
-        rows: change rows at most. Both images of an update count.
+        start: a version or a time; the first version with changes from there on is taken. None: the newest version with changes, or live
+            rows if there is none.
+        rows: change rows at most. Both images of an update count, and there is one more row if they would end between the two.
         as_json: whether to return JSON.
         sink: one of several sinks; None: the only one.
 
@@ -61,15 +63,17 @@ def _rows(
     config: Settings, source: Table, table: settings.Table, start: str | None, count: int
 ) -> tuple[pa.RecordBatch, bool]:
     """Change rows, and whether they are live rows."""
+    newest = asyncio.run(source.log.header()).version
     if start is not None:
-        batch = _first(source, table.rows, start, count)
+        first = asyncio.run(start_version(source.log, start))
+        asyncio.run(check_range(source.log, first, newest))
+        batch = _first(config, source, table, range(first, newest + 1), count)
         if batch is None:
             raise ConfigError(f"no row changed from {start} on", hint="Leave --from out, or choose another version")
         return batch, False
-    newest = asyncio.run(source.log.header()).version
     for version in range(newest, max(-1, newest - _NEWEST), -1):
         try:
-            batch = _first(source, table.rows, str(version), count)
+            batch = _first(config, source, table, range(version, version + 1), count)
         except CdfdError:
             # Older files may be gone, and live rows do.
             break
@@ -78,13 +82,29 @@ def _rows(
     return _live(config, source, table, count), True
 
 
-def _first(source: Table, rows: RowOptions, version: str, count: int) -> pa.RecordBatch | None:
-    """The first rows of a version, and one more if they end between the images of an update; None if it has none."""
-    _, batches = read_range(source, rows, version, version, net=False)
-    for batch in batches:
-        types = batch.column(batch.num_columns - 4).slice(0, count).to_pylist()
-        return batch.slice(0, count + (types[-1] == "update_preimage"))
-    return None
+def _first(
+    config: Settings, source: Table, table: settings.Table, versions: range, count: int
+) -> pa.RecordBatch | None:
+    """The first rows of the first version that has any, and one more if they end between the images of an update; None if none has."""
+    if not versions:
+        return None
+    rows = execution(config, source, table)
+
+    async def search() -> pa.RecordBatch | None:
+        with source.tailer() as tailer:
+            planned = source.stream(table.rows).versions(tailer, versions.start, versions.stop - 1)
+            async with contextlib.aclosing(planned):
+                async for version in planned:
+                    for changes in rows.batches([version.plan]):
+                        if changes.rows.num_rows:
+                            return changes.rows
+        return None
+
+    batch = asyncio.run(search())
+    if batch is None:
+        return None
+    types = batch.column(CHANGE_TYPE).slice(0, count).to_pylist()
+    return batch.slice(0, count + (types[-1] == "update_preimage"))
 
 
 def _live(config: Settings, source: Table, table: settings.Table, count: int) -> pa.RecordBatch:

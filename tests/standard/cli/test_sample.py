@@ -9,7 +9,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from cdfd.cli.commands.sample import run
 from cdfd.config.parser import parse
-from cdfd.errors import ConfigError, UnsupportedError
+from cdfd.errors import ConfigError, LogError, UnsupportedError
 from cdfd.model.columns import change_schema
 from cdfd.sinks.configured import connector
 from tests.support.sampling import sample
@@ -50,6 +50,25 @@ def test_rows_of_another_version(table: Path) -> None:
     text = run(config(table, "flat"), "orders", start="0")
     assert "record 2 of topic shop.orders" in text
     assert '"_change_type":"insert","_commit_version":0' in text
+
+
+@pytest.mark.parametrize(
+    ("start", "version"), [("earliest", 0), ("1", 1), ("after 1", 3), ("2", 3), ("-1", 3), ("1 hour ago", 0)]
+)
+def test_a_start_is_the_first_version_with_changes_from_there_on(table: Path, start: str, version: int) -> None:
+    lake = DeltaTable(table / "orders")
+    lake.alter.set_table_properties({"delta.logRetentionDuration": "interval 1 days"})
+    lake.update(predicate="id = 1", updates={"name": "'d'"})
+    text = run(config(table, "flat"), "orders", start=start)
+    assert f'"_commit_version":{version}' in text
+
+
+def test_a_start_after_the_newest_change_is_said(table: Path) -> None:
+    for start in ("latest", "2"):
+        with pytest.raises(ConfigError, match=f"no row changed from {start} on"):
+            run(config(table, "flat"), "orders", start=start)
+    with pytest.raises(LogError, match="no version 9 yet"):
+        run(config(table, "flat"), "orders", start="9")
 
 
 def test_schemas_are_looked_up_and_not_registered(table: Path) -> None:
