@@ -78,7 +78,6 @@ class Status:
         election: of the pipeline; None if this process delivers without one.
         notifications: the newest ones, which the controller adds to.
         searches: the searches for tables, and the configuration file.
-        exemplars: whether the metrics may have exemplars.
         has_begun: whether this process has the tables that it starts with; always true without an election. Before, a leader is not ready.
         poll_budget: of tables in stores without events.
     """
@@ -98,7 +97,6 @@ class Status:
         self._clock = clock or SystemClock()
         self._started_ms, self._started = self._clock.now_ms(), self._clock.monotonic()
 
-        self.exemplars = False
         self.poll_budget = PollBudget(config.poll.max_requests_per_hour, config.poll.max_interval)
         self.notifications: Collection[Mapping[str, Any]] = ()
         several, at_work = bool(config.sinks), whole is not None and bool(whole.tables()) and not whole.not_ready()
@@ -163,6 +161,15 @@ class Status:
     def tables(self) -> Sequence[TableMonitor]:
         """The monitors of all tables."""
         return (*self._tables.values(), *(table for sink in self._sinks.values() for table in sink.tables()))
+
+    @property
+    def exemplars(self) -> bool:
+        """Whether the metrics, which all sinks share, may have exemplars."""
+        return self._metrics.exemplars
+
+    def allow_exemplars(self) -> None:
+        """Let the metrics have exemplars."""
+        self._metrics.exemplars = True
 
     @property
     def _searches(self) -> Mapping[str, Searches]:

@@ -48,7 +48,7 @@ async def telemetry_monitors(
             from cdfd.daemon.telemetry.tracing import tracing  # imports OpenTelemetry, which is slow, and an extra
 
             traces = await stack.enter_async_context(tracing(config))
-            status.exemplars = True
+            status.allow_exemplars()
 
             def traced(monitor: TableMonitor) -> Monitor:
                 trace_monitor = traces(monitor.table)
