@@ -201,8 +201,11 @@ class _Process:
         """
         config, clock, status = self.config, self.clock, self.status
         async with AsyncExitStack() as stack:
-            # Without one of its sinks, a process delivers to the others.
-            shares_tables = self.shard is not None or (bool(config.sinks) and warm is None)
+
+            def shares_tables() -> bool:
+                # Without one of its sinks, a process delivers to the others. The file may have changed since the start.
+                return self.shard is not None or (len(status.config.sinks) > 1 and warm is None)
+
             supervisor = Supervisor(
                 stop,
                 clock,

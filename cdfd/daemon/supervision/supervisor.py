@@ -82,7 +82,7 @@ class Supervisor:
         clock: the source of time.
         random: of the jitter of retries.
         awaits_tables: whether more tables may be found later. If not, the process ends once every table needs an operator.
-        shares_tables: whether other processes may take tables over, as shards do. If not, that ends the process.
+        shares_tables: whether other processes may take tables over, as shards do; asked whenever one does. If not, that ends the process.
         failing: receives the error that ends all loops, before they have ended.
     """
 
@@ -93,7 +93,7 @@ class Supervisor:
         random: Random | None = None,
         *,
         awaits_tables: bool = False,
-        shares_tables: bool = False,
+        shares_tables: Callable[[], bool] = lambda: False,
         failing: Callable[[CdfdError], object] = lambda _: None,
     ) -> None:
         self._stop = stop
@@ -244,7 +244,7 @@ class Supervisor:
                 table.monitor.stopped()
         except FencedError as error:
             failure = error.within(table=name)
-            if not self._shares_tables:
+            if not self._shares_tables():
                 raise failure from None
             return failure
         except asyncio.CancelledError as error:

@@ -465,7 +465,7 @@ async def test_where_more_tables_may_come_the_failure_of_all_does_not_end_it() -
 
 async def test_where_processes_share_tables_one_that_is_taken_over_is_let_go_for_a_while() -> None:
     daemon = Daemon()
-    daemon.supervisor = Supervisor(daemon.stop, daemon.clock, shares_tables=True)
+    daemon.supervisor = Supervisor(daemon.stop, daemon.clock, shares_tables=lambda: True)
     fenced = failing(lambda: FencedError("another one"))
     for name, runs in {"good": [forever], "moved": [fenced, forever]}.items():
         daemon.runs[name], daemon.begun[name], daemon.told[name] = runs, 0, Told()
@@ -484,9 +484,23 @@ async def test_where_processes_share_tables_one_that_is_taken_over_is_let_go_for
     await asyncio.gather(task, return_exceptions=True)
 
 
+async def test_whether_processes_share_tables_is_asked_when_one_is_taken_over() -> None:
+    """A new configuration may have another number of sinks."""
+    daemon, shares = Daemon(), [True, False]
+    daemon.supervisor = Supervisor(daemon.stop, daemon.clock, shares_tables=lambda: shares.pop(0))
+    fenced = failing(lambda: FencedError("another one"))
+    daemon.runs["moved"], daemon.begun["moved"], daemon.told["moved"] = [fenced, fenced], 0, Told()
+    daemon.supervisor.add("moved", daemon.opener("moved"), daemon.told["moved"])
+    task = asyncio.create_task(daemon.supervisor.run())
+    await daemon.clock.wait_for_sleepers()
+    daemon.clock.advance(2 * FENCED_RETRY_SECONDS)
+    with pytest.raises(FencedError):
+        await task
+
+
 async def test_a_sink_that_another_process_still_has_is_tried_again_soon() -> None:
     daemon = Daemon()
-    daemon.supervisor = Supervisor(daemon.stop, daemon.clock, shares_tables=True)
+    daemon.supervisor = Supervisor(daemon.stop, daemon.clock, shares_tables=lambda: True)
 
     @asynccontextmanager
     async def locked(_: asyncio.Event) -> AsyncIterator[Loop]:

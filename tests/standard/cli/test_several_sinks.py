@@ -172,6 +172,17 @@ def test_a_sink_is_added_and_removed_while_the_daemon_runs(pipeline: Pipeline) -
     assert not [line for line in daemon.lines if line["level"] == "error"]
 
 
+def test_a_daemon_that_is_fenced_in_its_only_sink_ends(pipeline: Pipeline, tmp_path: Path) -> None:
+    pipeline.sinks = {"lines": pipeline.sinks["lines"]}
+    pipeline.configure()
+    with Daemon(pipeline.config) as daemon:
+        until(lambda: pipeline.at() > pipeline.writer.version)
+        other = tmp_path / "other.yaml"
+        other.write_text(json.dumps(json.loads(pipeline.config.read_text()) | {"controls": {}}))
+        assert cdfd("run", "-c", other).code == 3
+        daemon.stop()
+
+
 def test_commands_name_a_sink(pipeline: Pipeline) -> None:
     with Daemon(pipeline.config) as daemon:
         pipeline.check_lines()

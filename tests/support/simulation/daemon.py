@@ -203,7 +203,7 @@ class Daemon:
         self._tips = {topic.world.name: SharedTip(self.clock) for topic in topics.values() if several}
         self._results = SharedResults[Scanned](lambda scanned: scanned.rows.nbytes)
         shares_tables = several and host is None
-        supervisor = Supervisor(self.stop, self.clock, weather.random, shares_tables=shares_tables)
+        supervisor = Supervisor(self.stop, self.clock, weather.random, shares_tables=lambda: shares_tables)
         for name in topics:
             supervisor.add(name, partial(self._feed, name), self.monitors[name])
         weather.note("process", number, "starts")
