@@ -38,15 +38,17 @@ class Controller:
         pipeline: its name.
         tables: names of its tables.
         clock: the source of time.
+        engine: the kind of engine. The queries of Spark have their positions, and take no requests.
 
     Attributes:
         recent: the newest notifications, the oldest first, as JSON values.
         listeners: called with the document of every notification. They must not block or raise.
     """
 
-    def __init__(self, pipeline: str, tables: Iterable[str], clock: Clock) -> None:
+    def __init__(self, pipeline: str, tables: Iterable[str], clock: Clock, engine: str = "embedded") -> None:
         self._pipeline = pipeline
         self._clock = clock
+        self._engine = engine
         self.tables: dict[str, Mailbox] = {}
         self._ids: OrderedDict[tuple[str, str | None], None] = OrderedDict()
         self.recent: deque[dict[str, Any]] = deque(maxlen=KEPT)
@@ -81,6 +83,8 @@ class Controller:
                 done: asyncio.Future[Notification] = asyncio.get_running_loop().create_future()
                 done.set_result(answer(request, "CHANGED", f"the log level is {request.level}", level=request.level))
             else:
+                if self._engine == "spark":
+                    raise Refused("unsupported", "tables take no requests with `engine.kind: spark`")
                 mailbox = self.tables.get(request.table or "")
                 if mailbox is None:
                     names = sorted(self.tables)

@@ -24,7 +24,7 @@ from cdfd.daemon.http.server import serve, serve_socket
 from cdfd.daemon.http.status import Status
 from cdfd.daemon.supervision.preflight import preflight
 from cdfd.deliver.mailbox import MOST_WAITING
-from cdfd.deliver.requests import MOST_BYTES, Refused, answer
+from cdfd.deliver.requests import MOST_BYTES, Refused, answer, parse_request
 from cdfd.errors import ConfigError, ListenError
 from tests.support.manual_time import ManualClock
 from tests.support.statuses import NOW_MS, configuration
@@ -215,6 +215,17 @@ async def test_unknown_action_is_not_found() -> None:
     async with serving() as client:
         for path in ("/tables/orders/drop", "/tables/orders/log-level", "/tables/orders/stop-snapshot", "/tables"):
             assert (await client.post(path))[0] == 404
+
+
+async def test_queries_of_spark_take_no_requests() -> None:
+    controller = Controller("shop", (), ManualClock(), "spark")
+    for action in ("pause", "resume", "snapshot", "move"):
+        fields = {"version": 1} if action == "move" else {}
+        notification = await controller.submit(parse_request(action, "orders", action, fields, "http"))
+        assert notification.refusal == "unsupported"
+        assert "engine.kind: spark" in notification.message
+    level = await controller.submit(parse_request("log-level", None, "2", {"level": "info"}, "http"))
+    assert level.type == "CHANGED"
 
 
 async def test_another_host_is_refused_before_the_token_is_looked_at() -> None:
