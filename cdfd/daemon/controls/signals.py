@@ -55,7 +55,8 @@ def parse_signal(signal: Signal, allowed: Collection[str]) -> list[Request]:
         Refused: the record is malformed, or asks for something that is not allowed.
     """
     document = document_of(signal.value or b"")
-    id = parse_id({"id": document.get("id", signal.place)})
+    # The place may be longer than the id that a sender may choose, because the pipeline's name is a part of it.
+    id = signal.place if document.get("id") is None else parse_id(document)
     kind, data = document.get("type"), _data(document.get("data"))
     if not isinstance(kind, str) or kind not in _ACTIONS:
         hint = _NOT_OURS.get(kind, "") if isinstance(kind, str) else ""

@@ -41,6 +41,15 @@ def test_data_as_text_and_without_an_id() -> None:
     assert actual == [Request("pause", "_cdfd_signals.shop-3", "a", "topic")]
 
 
+@pytest.mark.parametrize("more", [{}, {"id": None}])
+def test_the_place_in_the_topic_of_a_long_pipeline_is_an_id(more: dict[str, Any]) -> None:
+    place = f"_cdfd_signals.{'p' * 100}-7"
+    document = {"type": "pause", "data": {"data-collections": ["a"]}, **more}
+    assert parse_signal(Signal(7, place, json.dumps(document).encode()), ACTIONS) == [
+        Request("pause", place, "a", "topic")
+    ]
+
+
 @given(
     st.recursive(
         st.none() | st.booleans() | st.floats() | st.text(),
