@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from typing import cast
 
@@ -104,9 +104,21 @@ def changes(
 
 
 def read_range(
-    table: Table, rows: RowOptions, start: Start, end: Start | None, *, net: bool
+    table: Table,
+    rows: RowOptions,
+    start: Start,
+    end: Start | None,
+    *,
+    net: bool,
+    stopped: Callable[[], bool] = lambda: False,
 ) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
     """The schema and the batches of `changes`.
+
+    Args:
+        table: the table.
+        rows: the options of the rows.
+        start, end, net: see `changes`.
+        stopped: asked after each batch that is read, also while net changes are collected; once it is true, there are no more batches.
 
     Raises:
         CdfdError: as `changes` does.
@@ -128,6 +140,8 @@ def read_range(
             planned = stream.versions(tailer, first, last)
             plans = (version.plan for version in iter(lambda: loop.run(anext(planned, None)), None))
             for changes in execution.batches(plans):
+                if stopped():
+                    return
                 if changes.rows.num_rows:
                     yield reconciler.reconcile(changes)
 
@@ -137,7 +151,8 @@ def read_range(
         )
         for batch in all_changes():
             changes.add(batch)
-        yield from changes.batches()
+        if not stopped():
+            yield from changes.batches()
 
     return reconciler.schema, net_changes() if net else all_changes()
 

@@ -28,7 +28,8 @@ def tail(
         typer.Option(
             "--from",
             metavar="VERSION",
-            help="First version; `after VERSION` excludes it. Default: latest; with --until, earliest or only the snapshot.",
+            help="First version; `after VERSION` excludes it. "
+            "Default: latest; with --net, earliest; with --until, earliest or only the snapshot.",
         ),
     ] = None,
     until: Annotated[

@@ -143,7 +143,7 @@ def _write_net(request: Request, writer: Writer) -> None:
     until = "now" if request.until is None else request.until
     _announce(f"reading the net changes from {start} until {until}")
     table = Table.open(request.uri, **request.access)
-    _, batches = read_range(table, request.rows, start, until, net=True)
+    _, batches = read_range(table, request.rows, start, until, net=True, stopped=lambda: writer.stopped)
     writer.begin(None, empty=request.existing == "overwrite")
     writer.write_rows(batches)
 
@@ -222,7 +222,11 @@ def _announce(text: str) -> None:
 
 
 class Writer:
-    """Encodes and writes the change rows of plans, in order. Used from one thread at a time."""
+    """Encodes and writes the change rows of plans, in order. Used from one thread at a time.
+
+    Attributes:
+        stopped: whether no more rows are to be written.
+    """
 
     def __init__(
         self,
@@ -256,7 +260,7 @@ class Writer:
             self._pretty = PrettyOutput(out, meta=meta)
         self._report = ProgressLine(logger, "written", table, terminal=terminal)
         self._lock = threading.Lock()
-        self._stopped = False
+        self.stopped = False
 
     def begin(self, schema: pa.Schema | None, *, empty: bool) -> None:
         """Prepare for the first rows. An output is truncated only now, so that a refused request keeps its content.
@@ -272,7 +276,7 @@ class Writer:
 
     def stop(self) -> None:
         """Stop the `write` of another thread before its next batch."""
-        self._stopped = True
+        self.stopped = True
 
     def close(self) -> None:
         """End the output."""
@@ -293,7 +297,7 @@ class Writer:
             return batch, self._lines(batch.rows, snapshot=batch.plan.origin == "snapshot")
 
         for batch, lines in map_in_order(encode, batches, workers=execution.threads_for(plans)):
-            if self._stopped:
+            if self.stopped:
                 return
             self._out.write(lines)
             self._report.count(batch.plan.version, batch.rows.num_rows)
@@ -302,7 +306,7 @@ class Writer:
     def write_rows(self, batches: Iterable[pa.RecordBatch]) -> None:
         """Write and flush change rows that belong to no plan."""
         for rows in batches:
-            if self._stopped:
+            if self.stopped:
                 return
             if self._pretty is not None:
                 self._pretty.write(rows)
@@ -315,7 +319,7 @@ class Writer:
         """Write all rows of `plans` to an output that encodes rows in order. A Trevni file has them when it is closed."""
         with self._lock:
             for batch in execution.batches(plans):
-                if self._stopped:
+                if self.stopped:
                     return
                 if batch.rows.num_rows:
                     output.write(batch.rows)

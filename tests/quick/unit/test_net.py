@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import random
 from collections import Counter
@@ -16,7 +17,9 @@ from typer.testing import CliRunner
 
 import cdfd
 from cdfd.cli import app
+from cdfd.cli.commands.tail import Request, Writer, _write_net
 from cdfd.errors import ConfigError
+from cdfd.plan.row_options import RowOptions
 from cdfd.scan.updates import net
 from cdfd.scan.updates.net import NetChanges
 from cdfd.scan.updates.spill import SpillSpace
@@ -141,6 +144,23 @@ class TestTables:
         actual = [json.loads(line) for line in result.stdout.splitlines()]
         wanted = expected(contents(table, 1), contents(table, table.version - 1))
         assert Counter(row["_change_type"] for row in actual) == Counter(kind for kind, _ in wanted.elements())
+
+    def test_a_signal_ends_the_search_for_net_changes(
+        self, table: TrackedTable, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Not only once all rows of the range are read."""
+        out, batches, add = io.BytesIO(), list[pa.RecordBatch](), NetChanges.add
+        writer = Writer(str(table.folder), "flat", out)
+
+        def add_and_stop(self: NetChanges, batch: pa.RecordBatch) -> None:
+            batches.append(batch)
+            add(self, batch)
+            writer.stop()
+
+        monkeypatch.setattr(NetChanges, "add", add_and_stop)
+        _write_net(Request(str(table.folder), "0", rows=RowOptions(key=("id",)), net=True), writer)
+        assert len(batches) == 1
+        assert out.getvalue() == b""
 
     def test_diff_prints_what_differs_and_a_summary(self, table: TrackedTable, tmp_path: Path) -> None:
         wanted = expected(contents(table, 1), contents(table, 3))
