@@ -182,6 +182,8 @@ class Feed:
                 about = {"table": self.table.uri}
                 logger.warning("the ledger cannot be read: %s; continuing without it", unreadable, extra=about)
                 self.monitor.error(unreadable)
+            else:
+                self.monitor.found_record(-1 if entry is None else entry.version)
         if delivered is None and entry is None:
             return await unless_set(self.stop, self._first_position())
         if delivered is None and await unless_set(self.stop, self.tailer.wait_for_table()) is None:

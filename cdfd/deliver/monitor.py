@@ -79,6 +79,9 @@ class Monitor:
     def recorded(self, version: int) -> None:
         """The ledger records this version as delivered."""
 
+    def found_record(self, version: int) -> None:
+        """The ledger has this version as delivered when the loop begins; -1: it has none yet."""
+
     def error(self, error: CdfdError) -> None:
         """An error that does not stop the loop, such as a ledger that cannot be written."""
 

@@ -277,7 +277,7 @@ _GAUGES: tuple[tuple[str, str, Callable[[Reading], float | None]], ...] = (
     ("cdfd_table_version", "The newest version that the daemon has seen.", attrgetter("table_version")),
     (
         "cdfd_ledger_version",
-        "The delivered version in the ledger, which is updated every progress.interval.",
+        "The delivered version in the ledger, which is updated every progress.interval; -1: none yet.",
         attrgetter("ledger_version"),
     ),
     (

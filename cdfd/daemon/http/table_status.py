@@ -184,6 +184,10 @@ class TableMonitor(Monitor):
         self._ledger_version = version
         self._ledger_outage.work()
 
+    def found_record(self, version: int) -> None:
+        """The ledger has this version; it may be one that can be read and not written."""
+        self._ledger_version = version
+
     def error(self, error: CdfdError) -> None:
         """An error that does not stop the loop: most are of the ledger."""
         self._metrics.error(error, counts=self._ledger_outage.fail(error, self._clock.monotonic()))

@@ -47,12 +47,16 @@ class Told(Monitor):
     def __init__(self) -> None:
         self.errors: list[CdfdError] = []
         self.versions: list[int] = []
+        self.before: int | None = None
 
     def error(self, error: CdfdError) -> None:
         self.errors.append(error)
 
     def recorded(self, version: int) -> None:
         self.versions.append(version)
+
+    def found_record(self, version: int) -> None:
+        self.before = version
 
 
 def run(scenario: Callable[[], Awaitable[None]]) -> None:
@@ -203,6 +207,18 @@ async def test_a_stop_ends_the_waiting_for_a_table_that_only_the_ledger_knows() 
     stop.set()
     await feeding
     assert book.versions == [3]
+
+
+@pytest.mark.parametrize("versions", [[], [0]])
+async def test_the_version_in_a_ledger_that_is_full_from_the_start_is_told(versions: list[int]) -> None:
+    """Without it, no alert would see that the ledger stands still."""
+    clock, book, told, place, lake = manual_clock(), Book(), Told(), MemoryPlace(), Lake(manual_clock())
+    book.versions, book.full = versions, True
+    await table(lake, 3, clock)
+    await feed(lake, place, clock, 1, start="earliest")
+    recorder = Recorder(book, "cdfd/shop/orders", 10, clock, Told())
+    await feed(lake, place, clock, 2, recorder=recorder, monitor=told)
+    assert told.before == (0 if versions else -1)
 
 
 class TestAdmission:
