@@ -30,6 +30,8 @@ class Search:
     """The searches for the tables of one pattern.
 
     Attributes:
+        interval: seconds from one search to the next.
+        began_ms: when the daemon began to search for it, in milliseconds since the Unix epoch.
         tables: number of tables that the last search found.
         vanished: the tables that have vanished since the start, by location; one that came back is not among them.
         searched_ms: time of the last complete search, in milliseconds since the Unix epoch; None: none yet.
@@ -37,6 +39,8 @@ class Search:
         error: the error of the last search; None: it was complete.
     """
 
+    interval: float
+    began_ms: int
     tables: int = 0
     vanished: frozenset[str] = frozenset()
     searched_ms: int | None = None
@@ -288,9 +292,18 @@ def daemon_families(
         "cdfd_discovery_vanished_tables", "Tables that have vanished since the start.", labels=labels
     )
     searched = GaugeMetricFamily(
-        "cdfd_discovery_last_search_timestamp_seconds", "Unix time of the last complete search.", labels=labels
+        "cdfd_discovery_last_search_timestamp_seconds",
+        "Unix time of the last complete search; before the first one, when the daemon began to search.",
+        labels=labels,
     )
-    errors = CounterMetricFamily("cdfd_discovery_errors", "Failed searches for tables.", labels=labels)
+    interval = GaugeMetricFamily(
+        "cdfd_discovery_interval_seconds", "Time from one search to the next, as configured.", labels=labels
+    )
+    errors = CounterMetricFamily(
+        "cdfd_discovery_errors",
+        "Failed searches for tables; those of the first 120 s of an outage count only if no retry helps.",
+        labels=labels,
+    )
     refused = GaugeMetricFamily(
         "cdfd_refused_tables", "Tables that were found and cannot be delivered.", labels=of_sink
     )
@@ -301,9 +314,10 @@ def daemon_families(
             tables.add_metric((pattern, *here), search.tables)
             vanished.add_metric((pattern, *here), len(search.vanished))
             errors.add_metric((pattern, *here), search.errors)
-            if search.searched_ms is not None:
-                searched.add_metric((pattern, *here), search.searched_ms / 1000)
-    yield from (tables, vanished, searched, errors, refused)
+            searched_ms = search.began_ms if search.searched_ms is None else search.searched_ms
+            searched.add_metric((pattern, *here), searched_ms / 1000)
+            interval.add_metric((pattern, *here), search.interval)
+    yield from (tables, vanished, searched, interval, errors, refused)
     yield GaugeMetricFamily(
         "cdfd_config_last_reload_successful",
         "1 if the daemon uses the tables of the newest configuration file.",

@@ -118,8 +118,11 @@ class Searching:
             self.started.set()
 
     def _note(self, discoveries: Sequence[Discovery]) -> None:
-        searches = self.searches.by_pattern
-        self.searches.by_pattern = {entry.discover: searches.get(entry.discover, Search()) for entry in discoveries}
+        before, self.searches.by_pattern = self.searches.by_pattern, {}
+        for entry in discoveries:
+            search = before.get(entry.discover) or Search(entry.interval, self.clock.now_ms())
+            search.interval = entry.interval
+            self.searches.by_pattern[entry.discover] = search
 
     async def _follow(self, discoveries: Sequence[Discovery]) -> None:
         gone = [task for discovery, task in self._running.items() if discovery not in discoveries]

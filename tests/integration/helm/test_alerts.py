@@ -28,7 +28,7 @@ def scraped() -> str:
     """All metrics of a daemon with a table."""
     metrics = Metrics("1", native=True)
     metrics.table("t").aborted.inc()
-    searches = Searches({"s3://lake/*": Search(searched_ms=1)})
+    searches = Searches({"s3://lake/*": Search(60, 1)})
     readings = [Reading("t", "at_tip", False, 1, 1, 1, 0, 0.0, 0.0, (Headroom("log", 1, 1),))]
     further = daemon_families("shop", {"": searches}, PollBudget(720, 60))
     return metrics.render(readings, list(further)).decode()

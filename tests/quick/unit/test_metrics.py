@@ -10,7 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from cdfd import __version__
 from cdfd.daemon.http.metrics import Metrics
-from cdfd.daemon.http.status import Status
+from cdfd.daemon.http.status import Search, Status
 from cdfd.deliver.states import STATES
 from cdfd.errors import CdfdError, FencedError, MissingFileError, StorageError
 from cdfd.runtime import native
@@ -52,6 +52,17 @@ def test_what_is_not_known_is_not_told() -> None:
     for sample in ("lag_seconds", "lag_versions", "delivered_version", "table_version", "ledger_version"):
         assert f"cdfd_{sample}" not in actual
     assert "cdfd_last_delivery_timestamp_seconds" not in actual
+
+
+def test_a_pattern_without_a_search_has_the_time_since_which_it_is_searched() -> None:
+    status, _ = running()
+    search = Search(3600, NOW_MS)
+    status.searches.by_pattern = {"/lake/*": search}
+    name = 'cdfd_discovery_last_search_timestamp_seconds{discover="/lake/*"}'
+    assert measured(status, None)[name] == NOW_MS / 1000
+    search.searched_ms = NOW_MS + 5000
+    assert measured(status, None)[name] == NOW_MS / 1000 + 5
+    assert measured(status, None)['cdfd_discovery_interval_seconds{discover="/lake/*"}'] == 3600
 
 
 def test_no_series_of_creation_times() -> None:

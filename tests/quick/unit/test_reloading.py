@@ -245,6 +245,21 @@ def test_what_cannot_be_applied_changes_nothing(more: dict[str, Any], problem: s
     asyncio.run(scenario())
 
 
+def test_the_interval_of_a_pattern_is_that_of_the_newest_file(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        daemon = Daemon(tmp_path, "/a")
+        async with daemon.running(), background("searches", daemon.searching.run()):
+            for interval in (60, 3600):
+                daemon.write(tables=[{"uri": "/a"}, {"discover": f"{tmp_path}/*", "interval": f"{interval}s"}])
+                await daemon.reloading.reload()
+                await asyncio.sleep(0.1)
+                [search] = daemon.status.searches.by_pattern.values()
+                assert search.interval == interval
+                assert search.began_ms == daemon.clock.now_ms()
+
+    asyncio.run(scenario())
+
+
 def test_a_store_that_fails_while_a_pattern_is_searched_is_asked_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -146,7 +146,7 @@ def _metrics(kinds: tuple[str, ...]) -> Iterator[str]:
     metrics = Metrics("0", native=True)
     metrics.table("orders")
     reading = Reading("orders", "at_tip", False, 0, 0, 0, 0, 0.0, 0.0, tuple(Headroom(kind, 0, 0) for kind in KINDS))
-    searches = Searches({"shop/*": Search(searched_ms=0)})
+    searches = Searches({"shop/*": Search(60, 0)})
     further = list(daemon_families("shop", {"": searches}, PollBudget(720, 60)))
     families = [
         family
