@@ -66,22 +66,23 @@ def _lines(
     yield "# A part of the names of positions and transactions. No two pipelines may share it."
     yield f"pipeline: {_scalar(pipeline)}"
     yield ""
+    kind, place = sink
+    prefix = f"{pipeline}." if kind == "kafka" else ""
     yield "tables:"
     for uri, name, header in zip(tables, names, headers, strict=True):
-        yield from _table_lines(_from_folder(uri, folder), name, header)
+        yield from _table_lines(_from_folder(uri, folder), name, header, prefix)
     yield ""
-    kind, place = sink
-    yield from _sink_lines(kind, place if kind == "kafka" else _from_folder(place, folder), pipeline)
+    yield from _sink_lines(kind, place if kind == "kafka" else _from_folder(place, folder), prefix)
     yield ""
     yield "# Metrics, health and status. `listen: null` turns the server off."
     yield "http: {listen: 127.0.0.1:9464}"
 
 
-def _table_lines(uri: str, name: str, header: Header) -> Iterator[str]:
+def _table_lines(uri: str, name: str, header: Header, prefix: str) -> Iterator[str]:
     yield f"  - uri: {_scalar(uri)}"
     if name != values.last_segment(uri):
         yield f"    name: {_scalar(name)}"
-        yield f"    topic: {_scalar(name)}"
+        yield f"    topic: {_scalar(prefix + name)}"
     properties = header.metadata.configuration
     if key := [column.strip() for column in properties.get(_KEY_PROPERTY, "").split(",") if column.strip()]:
         yield f"    # The columns that identify a row, as the table property {_KEY_PROPERTY} has them."
@@ -100,14 +101,14 @@ def _table_lines(uri: str, name: str, header: Header) -> Iterator[str]:
     yield "    start: snapshot"
 
 
-def _sink_lines(kind: str, place: str, pipeline: str) -> Iterator[str]:
+def _sink_lines(kind: str, place: str, prefix: str) -> Iterator[str]:
     yield "sink:"
     yield f"  kind: {kind}"
     if kind == "kafka":
         servers = [server.strip() for server in place.split(",")]
         yield f"  bootstrap_servers: {_scalar(servers[0]) if len(servers) == 1 else json.dumps(servers)}"
         yield "  # The daemon creates missing topics. A topic is this prefix and the name of the table."
-        yield f"  topics: {{prefix: {pipeline}.}}"
+        yield f"  topics: {{prefix: {prefix}}}"
         yield "  # JSON rows. Or: debezium, cloudevents, avro, arrow."
         yield "  format: flat"
         yield "  # security: {protocol: SASL_SSL, mechanism: SCRAM-SHA-512, username: cdfd, password_file: /run/secrets/kafka}"

@@ -93,6 +93,16 @@ def test_tables_of_one_name_are_told_apart(tmp_path: Path) -> None:
     assert cdfd("check", "-c", "cdfd.yaml", cwd=tmp_path).code == 0
 
 
+def test_topics_of_tables_of_one_name_have_the_prefix(tmp_path: Path) -> None:
+    for place in ("eu/orders", "us/orders", "customers"):
+        make(tmp_path / place)
+    tables = "eu/orders", "us/orders", "customers"
+    ended = cdfd("init", *tables, "--kafka", "h:9092", "-o", "shop.yaml", cwd=tmp_path)
+    assert (ended.code, ended.err) == (0, "")
+    topics = [table.topic for table in load(tmp_path / "shop.yaml").listed]
+    assert topics == ["shop.eu.orders", "shop.us.orders", "shop.customers"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "text"),
     [
