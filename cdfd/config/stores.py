@@ -78,6 +78,8 @@ class S3(Section):
     def _check_credentials(self) -> S3:
         if (self.access_key_id is None) != (self.secret_access_key is None):
             raise Conflicts(((), "access_key_id and secret_access_key go together"))
+        if self.session_token is not None and self.access_key_id is None:
+            raise Conflicts((("session_token",), "has no use without access_key_id and secret_access_key"))
         return self
 
     def options(self) -> dict[str, object]:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, model_validator
 
 from cdfd.config import values
 from cdfd.config.fields import Flag, Size
+from cdfd.config.problems import Conflicts
 from cdfd.config.settings import SinkSettings, Table, Text, Uri
 
 _WHOLE_STARTS = ("snapshot", "earliest")
@@ -48,6 +49,12 @@ class DeltaSettings(SinkSettings):
 
     compaction: Annotated[bool, BeforeValidator(values.flag)] = True
     """Whether the daemon compacts small files after a checkpoint, in a version that changes no data. It leaves out deleted rows."""
+
+    @model_validator(mode="after")
+    def _check_mode(self) -> DeltaSettings:
+        if self.change_feed and self.mode != "mirror":
+            raise Conflicts((("change_feed",), f"has no use with mode {self.mode}; expected mirror"))
+        return self
 
     @property
     def form(self) -> str:

@@ -53,6 +53,16 @@ class OAuth(Section):
         for name in ("client_id", "client_secret"):
             if self.token_url is not None and getattr(self, name) is None:
                 conflicts.append(((name,), "required with token_url"))
+        if self.token is not None and self.token_url is None:
+            of_endpoint = {
+                "client_id": self.client_id,
+                "client_secret": self.client_secret,
+                "client_authentication": self.client_authentication != "basic",
+                "scope": self.scope,
+                "parameters": self.parameters,
+                "ca_path": self.ca_path,
+            }
+            conflicts += [((name,), "has no use with token") for name, value in of_endpoint.items() if value]
         conflicts += [
             (("parameters", name), "has a key of its own, or is always the same")
             for name in self.parameters
@@ -158,6 +168,8 @@ class Security(Section):
                 conflicts.append(((name,), f"has no use with protocol {self.protocol}; expected SSL or SASL_SSL"))
         if tls and (self.certificate_path is None) != (self.key_path is None):
             conflicts.append(((), "certificate_path and key_path go together"))
+        if self.key_password is not None and self.key_path is None:
+            conflicts.append((("key_password",), "has no use without key_path"))
         refuse(conflicts)
         return self
 

@@ -171,6 +171,8 @@ class SchemaRegistry(Section):
         conflicts: list[tuple[Path, str]] = []
         if self.oauth is not None and self.username is not None:
             conflicts.append((("oauth",), "has no use with username"))
+        if (self.username is None) != (self.password is None):
+            conflicts.append(((), "username and password go together"))
         if (self.certificate_path is None) != (self.key_path is None):
             conflicts.append(((), "certificate_path and key_path go together"))
         refuse(conflicts)

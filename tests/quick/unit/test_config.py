@@ -537,6 +537,10 @@ def test_tags_construct_nothing() -> None:
         ),
         ("pipeline: p\ntables: [{uri: /a}]\nsink: {kind: delta}", "sink.path: required (line 3)"),
         (
+            "pipeline: p\ntables: [{uri: /a}]\nsink: {kind: delta, path: /o, change_feed: true}",
+            "sink.change_feed: has no use with mode changelog; expected mirror (line 3)",
+        ),
+        (
             "pipeline: p\ntables: [{uri: /a}]\nsink: {kind: files, path: s3://x}",
             'sink.path: expected the path of a folder, found "s3://x" (line 3)',
         ),
@@ -557,6 +561,26 @@ def test_tags_construct_nothing() -> None:
         (
             KAFKA.replace('"a:1"', '"a:1", security: {username: u}'),
             "sink.security.username: has no use with protocol PLAINTEXT; expected SASL_SSL or SASL_PLAINTEXT (line 4)",
+        ),
+        (
+            KAFKA.replace('"a:1"', '"a:1", security: {protocol: SSL, key_password: p}'),
+            "sink.security.key_password: has no use without key_path (line 4)",
+        ),
+        (
+            KAFKA.replace('"a:1"', '"a:1", schema_registry: {url: "http://r", password: p}'),
+            "sink.schema_registry: username and password go together (line 4)",
+        ),
+        (
+            KAFKA.replace('"a:1"', '"a:1", schema_registry: {url: "http://r", username: u}'),
+            "sink.schema_registry: username and password go together (line 4)",
+        ),
+        (
+            MINIMAL + "storage: {s3: {session_token: t}}",
+            "storage.s3.session_token: has no use without access_key_id and secret_access_key (line 5)",
+        ),
+        (
+            MINIMAL + "storage: {s3: {profile: p, session_token: t}}",
+            "storage.s3.session_token: has no use without access_key_id and secret_access_key (line 5)",
         ),
         (
             MINIMAL + "poll: {interval: 10s}",
@@ -1012,6 +1036,14 @@ class TestMechanisms:
         assert self.said(f"{begin}, oauth: {{{client}, extensions: {{auth: x}}}}}}")[0].startswith(
             "sink.security.oauth.extensions.auth: expected a name of letters"
         )
+
+    def test_a_token_needs_no_client(self) -> None:
+        client = "client_id: c, client_secret: s, client_authentication: post, scope: x, parameters: {audience: a}, ca_path: /c"
+        oauth = f"oauth: {{token: t, {client}, extensions: {{logicalCluster: l}}}}"
+        names = "client_id", "client_secret", "client_authentication", "scope", "parameters", "ca_path"
+        assert self.said(f"{{protocol: SASL_SSL, mechanism: OAUTHBEARER, {oauth}}}") == [
+            f"sink.security.oauth.{name}: has no use with token" for name in names
+        ]
 
     def test_iam_needs_tls_and_no_password(self) -> None:
         assert self.said("{protocol: SASL_PLAINTEXT, mechanism: AWS_MSK_IAM}") == [
