@@ -109,7 +109,7 @@ class CatchUp(Section):
     """Limits of a transaction with several versions, when there is a backlog. A single version may exceed them."""
 
     max_rows: Count | None = None
-    """Rows of several versions in one transaction.
+    """Rows after which a transaction begins no further version.
 
     Default: 100,000. With the sink `delta`, there is no limit.
     """
