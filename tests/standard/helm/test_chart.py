@@ -244,7 +244,7 @@ def test_helm_test_asks_for_a_name_that_the_daemon_answers_to(chart: Chart) -> N
     test = one(objects, "Pod", READY)
     assert test["metadata"]["annotations"]["helm.sh/hook"] == "test"
     (variable,) = test["spec"]["containers"][0]["env"]
-    assert variable == {"name": "CDFD_HEALTH_URL", "value": "http://shop-cdfd:80/readyz"}
+    assert variable == {"name": "CDFD_READY_URL", "value": "http://shop-cdfd:80/readyz"}
     assert "shop-cdfd" in yaml.safe_load(configuration(objects))["http"]["hosts"]
     assert one(objects, "Service")["metadata"]["name"] == "shop-cdfd"
 
@@ -299,7 +299,7 @@ class TestSecuredServer:
         environment = {
             each["name"]: each["value"] for each in one(objects, "Pod", READY)["spec"]["containers"][0]["env"]
         }
-        assert environment == {"CDFD_HEALTH_URL": "https://shop-cdfd:9464/readyz", "CDFD_HEALTH_CA": "none"}
+        assert environment == {"CDFD_READY_URL": "https://shop-cdfd:9464/readyz"}
 
     def test_a_probe_of_yours_keeps_its_form(self, chart: Chart) -> None:
         probe = {"exec": {"command": ["true"]}}
