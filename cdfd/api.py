@@ -17,6 +17,7 @@ from cdfd.log.bounds import Start
 from cdfd.log.range_schema import range_schema
 from cdfd.log.start import (
     check_range,
+    check_rows_from,
     check_version_exists,
     start_version,
     state_version,
@@ -258,7 +259,7 @@ async def follow(
     with table.tailer(interval=poll_interval, max_interval=5 * poll_interval) as tailer:
         first = await wait_for_start(tailer, start)
         if rows.names_columns:
-            rows.check((await table.log.header()).schema)
+            await check_rows_from(table.log, rows, first)
         async with aclosing(stream.versions(tailer, first)) as versions:
             async for version in versions:
                 async with aclosing(iterate_in_thread(execution.batches([version.plan]))) as batches:

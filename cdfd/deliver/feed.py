@@ -267,7 +267,7 @@ class Feed:
             finally:
                 self._note_retention(stream.header)  # of the version before one that cannot be read
             if there is not None:
-                await self._check_configuration(there)
+                await self._check_configuration(there, *filter(None, (stream.header,)))
         again = await self._resnapshotter(position, stream)
         self.tailer.idle.clear()  # it may have been idle at another position, or before a pause
         versions = stream.versions(self.tailer, position.version)
@@ -321,12 +321,12 @@ class Feed:
         following = self._note_delivery([version])
         return None if self._controls.is_set() else following
 
-    async def _check_configuration(self, header: Header) -> None:
-        """Check that the configuration fits the table where the delivery starts. Log each warning once."""
+    async def _check_configuration(self, header: Header, *before: Header) -> None:
+        """Check that the configuration fits the table where the delivery starts, or `before` that. Log each warning once."""
         self._note_retention(header)
-        missing = self.policies.rows.shape.missing(header.schema)
-        newest = await self.table.log.header() if missing else header
-        for warning in check_fit(self.policies, header, newest):
+        shape = self.policies.rows.shape
+        newest = await self.table.log.header() if shape.masks or shape.missing(header.schema) else header
+        for warning in check_fit(self.policies, header, newest, *before):
             if warning not in self.warned:
                 self.warned.add(warning)
                 logger.warning("%s", warning, extra={"table": self.table.uri, "version": header.version})

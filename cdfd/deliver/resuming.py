@@ -131,18 +131,20 @@ def explain_gap() -> Iterator[None]:
         raise
 
 
-def check_fit(policies: Policies, header: Header, newest: Header) -> list[str]:
+def check_fit(policies: Policies, header: Header, newest: Header, *others: Header) -> list[str]:
     """Check that a configuration fits a table as of one version; the warnings.
 
-    A column for filter or masks that the version does not have, and the newest one has, is null until then.
+    A column for filter or masks that the version does not have, and the newest one has, is null until then. It must not have another name
+    at the version.
 
     Args:
         policies: the configuration.
         header: of the table at that version.
-        newest: of the table at its newest version. It matters only if the version lacks a column.
+        newest: of the table at its newest version. It matters only if the version lacks a column, or if there are masks.
+        others: of further versions to read, whose columns masks may name too.
 
     Raises:
-        MissingColumnError: the table has none of `columns`, or lacks one of `key`.
+        MissingColumnError: the table has none of `columns`, or lacks one of `key`; or a column for filter or masks is renamed later.
         ConfigError: a column for filter, masks or record headers is missing, or a type does not fit.
         UnsupportedError: `changes: cdf` needs a change data feed, and the table has none; or cdfd cannot read the type of a column.
     """
@@ -151,7 +153,8 @@ def check_fit(policies: Policies, header: Header, newest: Header) -> list[str]:
     missing = shape.missing(header.schema)
     checked = newest if missing else header
     try:
-        shape.check_rows(checked.schema, policies.rows.key)
+        shape.check_rows(checked.schema, policies.rows.key, *(each.schema for each in (header, newest, *others)))
+        shape.check_names(header.schema, newest.schema)
         for name in policies.headers if header.schema.names else ():
             column = header.schema.find((name,))
             if column is None or not isinstance(column.type, Primitive | Decimal):
@@ -160,11 +163,14 @@ def check_fit(policies: Policies, header: Header, newest: Header) -> list[str]:
                     f"{what} {name!r:.200}, which `headers` names", hint="Name a column that is not nested"
                 )
         _ = shape.published(shape.select(header.schema)).arrow  # all types can be read
+    except MissingColumnError as error:
+        raise error.within(version=header.version) from None
     except (ConfigError, UnsupportedError) as error:
         raise error.within(version=checked.version) from None
     return warnings + [
         f"there is no column {name!r:.200}, which `where` or `mask` names; it is null until a version adds it"
         for name in missing
+        if name not in shape.missing(newest.schema)
     ]
 
 

@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 from cdfd.delta import paths
 from cdfd.delta.protocol import in_commit_timestamps_enabled
+from cdfd.delta.types.schema import TableSchema
 from cdfd.errors import ConfigError, GapError, LogError, NotFoundError
 from cdfd.log.bounds import After, Bound, Start, parse_bound
 from cdfd.log.log import DeltaLog
@@ -15,6 +16,7 @@ from cdfd.log.log_files import log_path
 from cdfd.log.segment import SegmentBuilder
 from cdfd.log.tailer import Tailer
 from cdfd.model.commit_time import SKEW_MS, file_time
+from cdfd.plan.row_options import RowOptions
 from cdfd.runtime.clock import SystemClock
 from cdfd.runtime.times import iso
 
@@ -222,6 +224,20 @@ async def check_version_exists(log: DeltaLog, version: int, last: int) -> None:
             table=log.storage.uri,
             hint=f"Start at `latest`, or at a version up to {newest + 1}; end at `now`",
         )
+
+
+async def check_rows_from(log: DeltaLog, rows: RowOptions, first: int) -> TableSchema:
+    """Check that a table has all that rows from a version on need; the newest schema.
+
+    Raises:
+        ConfigError, MissingColumnError: as `RowOptions.check` and `Shape.check_names` say.
+        LogError: see `DeltaLog.header`.
+    """
+    newest = await log.header()
+    header = newest if first >= newest.version else await log.header(first)
+    rows.check(newest.schema, header.schema)
+    rows.shape.check_names(header.schema, newest.schema)
+    return newest.schema
 
 
 async def _resolve(log: DeltaLog, bound: Bound, now_ms: int) -> int | str | datetime:

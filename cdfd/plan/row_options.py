@@ -62,15 +62,15 @@ class RowOptions:
         """The columns of the key by their published names."""
         return self.shape.published_key(self.key)
 
-    def check(self, schema: TableSchema) -> None:
-        """Check that a table has all that is named, and that types fit.
+    def check(self, schema: TableSchema, *others: TableSchema) -> None:
+        """Check that a table has all that is named, and that types fit. `others` are as in `Shape.check_rows`.
 
         Raises:
             ConfigError: a column is missing, a filter does not fit, or a mask hides the key or a type that it cannot hide.
         """
         if self.key:
             schema.select(self.key)
-        self.shape.check(schema, self.key)
+        self.shape.check(schema, self.key, *others)
 
     def check_net(self) -> None:
         """Check what net changes need.

@@ -3,7 +3,6 @@
 `check` and `progress` take the steps of a `Feed` up to its first delivery, with the same functions. They do not write.
 """
 
-import itertools
 from contextlib import aclosing, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
@@ -84,12 +83,14 @@ async def _run(report: DryRun, config: Settings, table: settings.Table, sink: Co
             there = stream.header
         else:
             there = await stream.begin(tailer, position.version)
+        before = stream.header
         newest = await source.log.header()
         if position.phase == "stream":
             async with aclosing(stream.versions(tailer, position.version, newest.version)) as versions:
                 await anext(versions, None)
-    warnings = (check_fit(policies, header, newest) for header in (there or newest, newest))
-    report.warnings += dict.fromkeys(itertools.chain(*warnings))
+    first = there or newest
+    warnings = check_fit(policies, first, newest, before or first) + check_fit(policies, newest, newest, first)
+    report.warnings += dict.fromkeys(warnings)
 
 
 async def _start(

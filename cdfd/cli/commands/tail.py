@@ -28,6 +28,7 @@ from cdfd.escaping import for_terminal, one_line
 from cdfd.log.bounds import parse_bound
 from cdfd.log.start import (
     check_range,
+    check_rows_from,
     check_version_exists,
     start_version,
     state_version,
@@ -160,8 +161,7 @@ async def _write(request: Request, writer: Writer) -> None:
             _announce(_work(first, last, await table.log.latest_version(), snapshot=request.snapshot))
         schema = None
         if rows.names_columns or request.format == "trevni":
-            table_schema = (await table.log.header()).schema
-            rows.check(table_schema)
+            table_schema = await check_rows_from(table.log, rows, first)
             schema = change_schema(rows.shape.published(rows.shape.target(table_schema)).arrow)
         writer.begin(schema, empty=request.existing == "overwrite")
         stream = table.stream(rows)

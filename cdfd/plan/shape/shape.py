@@ -139,27 +139,29 @@ class Shape:
         aliases = ByName({each.name: each.published for each in self.columns or ()})
         return tuple(next(iter(aliases(name)), name) for name in key)
 
-    def check(self, schema: TableSchema, key: Sequence[str] = ()) -> None:
-        """Check that a table has all that is named, and that types fit.
+    def check(self, schema: TableSchema, key: Sequence[str] = (), *others: TableSchema) -> None:
+        """Check that a table has all that is named, and that types fit. `others` are as in `check_rows`.
 
         Raises:
             ConfigError: a column is missing, a filter does not fit, or a mask hides the key or a type that it cannot hide.
         """
         if self.names:
             schema.select(self.names)
-        self.check_rows(schema, key)
+        self.check_rows(schema, key, *others)
         twice = self.published(self.select(schema)).names
         if len({name.lower() for name in twice}) < len(twice):
             raise ConfigError("two columns are published by the same name", hint="Correct `columns`")
 
-    def check_rows(self, schema: TableSchema, key: Sequence[str]) -> None:
-        """Check the filter and the masks alone. Raises what `check` does."""
+    def check_rows(self, schema: TableSchema, key: Sequence[str], *others: TableSchema) -> None:
+        """Check the filter and the masks alone. Raises what `check` does.
+
+        `others` are schemas of other versions to read. A mask may name a column of any of them, so both names of a renamed one have masks.
+        """
         if self.where is not None:
-            check_filter(self.where, schema)
+            check_filter(self.where, _with_columns(self.where.names, schema, *others))
         check_key_masks(dict(self.masks), key)
-        find = ByName({child.name: child for child in schema.struct})
         for name, mask in self.masks:
-            columns = find(name)
+            columns = ByName({child.name: child for child in _with_columns([name], schema, *others).struct})(name)
             if not columns:
                 try:
                     schema.select([name])
@@ -179,12 +181,14 @@ class Shape:
         Raises:
             MissingColumnError: it renames or drops one. Its rows would be filtered wrongly, or not masked.
         """
-        gone = [name for name in self.missing(after) if name not in self.missing(before)]
         change = compare(before, after)
         masked = {name.lower() for name, _ in self.masks}
-        for each in change.renamed:
-            if len(each.old) == 1 and each.old[0].lower() in masked and each.new[0].lower() not in masked:
-                gone += each.old
+        stays_masked = {each.old[0]: each.new[0].lower() in masked for each in change.renamed if len(each.old) == 1}
+        gone = [name for name, stays in stays_masked.items() if name.lower() in masked and not stays]
+        # A mask may name both the old and the new name.
+        masked_anew = {name.lower() for name, stays in stays_masked.items() if stays}
+        was_missing = self.missing(before)
+        gone += [name for name in self.missing(after) if name not in was_missing and name.lower() not in masked_anew]
         lost = {tuple(map(str.lower, path)) for path in (*change.dropped, *(each.old for each in change.renamed))}
         for column in () if self.where is None else self.where.columns:
             path = tuple(map(str.lower, column.path))
@@ -195,6 +199,44 @@ class Shape:
                 f"column {gone[0]!r:.200} is gone, which `where` or `mask` names",
                 hint="A writer renamed or dropped it; change `where` and `mask`. Everything before this version is delivered",
             )
+
+    def check_names(self, schema: TableSchema, later: TableSchema) -> None:
+        """Check that no column of the filter or of a mask has another name in rows that are read in an earlier schema.
+
+        Args:
+            schema: of the rows.
+            later: a schema that has the columns of the filter and of masks.
+
+        Raises:
+            MissingColumnError: one has another name. Its rows would be filtered wrongly, or not masked.
+        """
+        if not self.masks and self.where is None:
+            return
+        masked = {name.lower() for name, _ in self.masks}
+        filtered = () if self.where is None else [tuple(map(str.lower, column.path)) for column in self.where.columns]
+        for each in compare(schema, later).renamed:
+            old, new = ".".join(each.old), ".".join(each.new)
+            what = f"column {new!r:.200} has the name {old!r:.200} before a later version"
+            if len(each.old) == 1 and new.lower() in masked and old.lower() not in masked:
+                raise MissingColumnError(
+                    f"{what}, so it would not be masked",
+                    hint=f"Give {old!r:.200} the same mask in `mask`, next to {new!r:.200}, until that version is delivered",
+                )
+            path = tuple(map(str.lower, each.new))
+            if schema.find(each.new) is None and any(column[: len(path)] == path for column in filtered):
+                raise MissingColumnError(
+                    f"{what}, so its rows would be filtered wrongly",
+                    hint=f"Write {old!r:.200} in `where` for these versions, or start after them",
+                )
+
+
+def _with_columns(names: Sequence[str], *schemas: TableSchema) -> TableSchema:
+    """The first schema that has all these columns; without one, the first schema."""
+    for schema in schemas:
+        find = ByName({child.name: child for child in schema.struct})
+        if all(map(find, names)):
+            return schema
+    return schemas[0]
 
 
 AS_IT_IS = Shape()

@@ -18,12 +18,22 @@ import pytest
 
 import cdfd
 from cdfd.demo.writer import TableWriter
-from cdfd.errors import CdfdError, ConfigError, DataError, GapError, LogError, MissingFileError, UnsupportedError
+from cdfd.errors import (
+    CdfdError,
+    ConfigError,
+    DataError,
+    GapError,
+    LogError,
+    MissingColumnError,
+    MissingFileError,
+    UnsupportedError,
+)
 from cdfd.log.bounds import Start
 from cdfd.runtime.clock import SystemClock
 from cdfd.storage.local import LocalStorage
 from tests.support.fold import bag, fold
 from tests.support.lake import rows, run, table
+from tests.support.renamed_column import renamed_table
 
 CHANGE_COLUMNS = [
     pa.field("_change_type", pa.dictionary(pa.int8(), pa.string()), nullable=False),
@@ -393,6 +403,18 @@ class TestFollow:
         consumer.cancel()
         with pytest.raises(asyncio.CancelledError):
             await consumer
+
+    def test_a_mask_needs_the_name_that_a_column_has_at_the_start(self, tmp_path: Path) -> None:
+        async def masked(start: int, *names: str) -> list[dict[str, Any]]:
+            async with aclosing(cdfd.follow(str(tmp_path), start, mask=dict.fromkeys(names, "nullify"))) as batches:
+                return [row for _ in range(2) for row in (await anext(batches)).to_pylist()]
+
+        run(renamed_table(LocalStorage(tmp_path), SystemClock()))
+        with pytest.raises(MissingColumnError, match="column 'tax_id' has the name 'ssn'"):
+            run(masked(0, "tax_id"))
+        with pytest.raises(MissingColumnError, match="'ssn' is gone"):
+            run(masked(0, "ssn"))
+        assert [row.get("ssn", row.get("tax_id")) for row in run(masked(0, "ssn", "tax_id"))] == [None, None]
 
     def test_errors_of_a_range_are_raised_while_following(self, writer: TableWriter) -> None:
         async def first(start: int | str, **options: object) -> None:

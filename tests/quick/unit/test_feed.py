@@ -17,9 +17,11 @@ from cdfd.delta.types.schema_change import Rename, SchemaChange
 from cdfd.demo.writer import TableWriter
 from cdfd.errors import (
     CdfdError,
+    ConfigError,
     DataError,
     GapError,
     LogError,
+    MissingColumnError,
     MissingFileError,
     SchemaChangedError,
     SinkError,
@@ -29,12 +31,14 @@ from cdfd.model.position import Position
 from cdfd.plan import refining
 from cdfd.plan.row_options import RowOptions
 from cdfd.plan.shape.chosen import Chosen
+from cdfd.plan.shape.masks import Mask
 from cdfd.plan.shape.parser import parse_filter
 from cdfd.plan.shape.shape import Shape
 from tests.support.feeding import Crash, FilesPlace, MemoryPlace, Place, feed, ids, position
 from tests.support.lake import BEGINNING, Lake, checkpoint, entry_path, manual_clock, rows, table
 from tests.support.manual_time import ManualClock
 from tests.support.memory_sink import MemorySink
+from tests.support.renamed_column import renamed_table
 
 
 @pytest.fixture(params=[MemoryPlace, FilesPlace], ids=lambda place: place.__name__)
@@ -506,6 +510,59 @@ class TestSchemaChanges:
             assert [set(row) - {"id"} for row in place.rows()][2] >= {"w", "extra"}
         told = [record.message for record in caplog.records if "schema" in record.message]
         assert told == ["schema change: added extra", "schema change: added w; dropped v"]
+
+    @staticmethod
+    def masks(*names: str) -> Shape:
+        return Shape(masks=tuple((name, Mask("nullify")) for name in names))
+
+    async def test_a_mask_of_a_later_name_publishes_nothing_by_the_earlier_one(
+        self, clock: ManualClock, lake: Lake
+    ) -> None:
+        place = MemoryPlace()
+        await renamed_table(lake, clock)
+        filtered = Shape(where=parse_filter("tax_id IS NULL OR id > 0"))
+        for shape in (self.masks("tax_id"), filtered):
+            with pytest.raises(MissingColumnError, match="column 'tax_id' has the name 'ssn'") as caught:
+                await feed(lake, place, clock, 3, start="earliest", shape=shape)
+            assert "'ssn'" in str(caught.value.hint)
+            assert not place.rows()
+        # With the earlier name, the delivery goes on to the version that renames it.
+        with pytest.raises(MissingColumnError, match="'ssn' is gone"):
+            await feed(lake, place, clock, 3, shape=self.masks("ssn"))
+        await feed(lake, place, clock, 3, shape=self.masks("tax_id"))
+        assert [(row["id"], row.get("ssn"), row.get("tax_id")) for row in place.rows()] == [
+            (1, None, None),
+            (2, None, None),
+        ]
+
+    async def test_masks_of_both_names_go_past_the_version_that_renames_the_column(
+        self, clock: ManualClock, lake: Lake
+    ) -> None:
+        place = MemoryPlace()
+        await renamed_table(lake, clock)
+        await feed(lake, place, clock, 3, start="earliest", shape=self.masks("ssn", "tax_id"))
+        assert [(row["id"], row.get("ssn"), row.get("tax_id")) for row in place.rows()] == [
+            (1, None, None),
+            (2, None, None),
+        ]
+        with pytest.raises(ConfigError, match="no column 'ssn'"):
+            await feed(lake, place, clock, 4, shape=self.masks("ssn", "tax_id"))
+
+    async def test_deletes_of_the_version_that_renames_a_column_need_a_mask_of_its_earlier_name(
+        self, clock: ManualClock, lake: Lake
+    ) -> None:
+        place = MemoryPlace()
+        await renamed_table(lake, clock, removes=True)
+        for start in (2, None):
+            with pytest.raises(MissingColumnError, match="column 'tax_id' has the name 'ssn'"):
+                await feed(
+                    lake, place, clock, 3, shape=self.masks("tax_id"), **({} if start is None else {"start": start})
+                )
+        await feed(lake, place, clock, 3, shape=self.masks("ssn", "tax_id"))
+        assert [(row["_change_type"], row["id"], row.get("ssn"), row.get("tax_id")) for row in place.rows()] == [
+            ("delete", 1, None, None),
+            ("insert", 2, None, None),
+        ]
 
 
 class TestOtherTables:

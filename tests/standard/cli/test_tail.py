@@ -14,6 +14,7 @@ from cdfd.runtime.clock import SystemClock
 from cdfd.storage.local import LocalStorage
 from tests.support.commands import ALL, CDFD, WITHIN, Ended, brief, cdfd, history, one_line, started
 from tests.support.lake import rows, run, table
+from tests.support.renamed_column import renamed_table
 from tests.support.sampling import sample
 
 
@@ -30,6 +31,14 @@ class TestTail:
             "_commit_timestamp",
             "_change_ordinal",
         ]
+
+    def test_a_mask_needs_the_name_that_a_column_has_at_the_start(self, tmp_path: Path) -> None:
+        run(renamed_table(LocalStorage(tmp_path), SystemClock()))
+        for options in (["--until", "now"], ["--from", "1", "--until", "now", "--snapshot"]):
+            told = one_line(cdfd("tail", str(tmp_path), "--mask", "tax_id=nullify", *options), 1)
+            assert "column 'tax_id' has the name 'ssn'" in told
+        ended = cdfd("tail", str(tmp_path), "--until", "1", "--mask", "ssn=nullify")
+        assert (ended.code, [json.loads(line)["ssn"] for line in ended.lines()]) == (0, [None])
 
     @pytest.mark.parametrize(
         ("options", "expected"),

@@ -386,7 +386,7 @@ def test_a_column_that_is_renamed_is_gone_although_there_is_one_of_its_name(afte
     hidden = Mask("nullify")
     with pytest.raises(MissingColumnError, match="column 'secret' is gone"):
         Shape(masks=(("secret", hidden),)).check_change(mapped(*BEFORE), mapped(*after))
-    # Masks of the new names too let it go on.
+    # With masks of the new names, it continues.
     Shape(masks=tuple((name, hidden) for name, _ in after[1:])).check_change(mapped(*BEFORE), mapped(*after))
 
 
