@@ -27,10 +27,12 @@ from cdfd.deliver.configured import execution, open_table
 from cdfd.deliver.deliverer import Deliverer
 from cdfd.deliver.large_versions import LargeVersions
 from cdfd.deliver.monitor import Monitor
+from cdfd.deliver.resuming import check_fit
+from cdfd.delta.header import Header
 from cdfd.errors import CdfdError, ConfigError
 from cdfd.log.bounds import parse_bound
 from cdfd.log.start import check_range, start_version, until_version
-from cdfd.log.stream import version_batches
+from cdfd.log.stream import PlanStream, version_batches
 from cdfd.log.table import versions
 from cdfd.log.tailer import Tailer
 from cdfd.model.position import Position
@@ -271,6 +273,7 @@ class Backfill:
     async def _deliver(self, job: Job, position: Position, tailer: Tailer, deliverer: Deliverer) -> None:
         stream = self._opened.stream(self._table.rows)
         stream.continue_from(position)
+        await self._check_configuration(stream, position, tailer)
         snapshot = partial(deliverer.snapshot, stream, position, tailer) if position.phase == "snapshot" else None
         planned = versions(tailer, stream, position.version, job.last, snapshot=snapshot)
         async with contextlib.aclosing(version_batches(planned)) as ready:
@@ -284,6 +287,17 @@ class Backfill:
                     position = Position(last.table_id, last.plan.version + 1, digest=last.digest)
                     remaining = remaining[whole:]
         self.ended = True
+
+    async def _check_configuration(self, stream: PlanStream, position: Position, tailer: Tailer) -> None:
+        """Check that the configuration fits the table where the backfill begins, as the daemon does where it starts."""
+        log, policies = self._opened.log, assembly.policies(self._config, self._table)
+        if position.phase == "snapshot":
+            header: Header | None = await log.header(position.version)
+        else:
+            header = await stream.begin(tailer, position.version)
+        if header is not None:
+            for warning in check_fit(policies, header, await log.header(), stream.header or header):
+                logger.warning("%s", warning, extra={"table": self._opened.uri, "version": header.version})
 
 
 def _position_text(position: Position) -> str:

@@ -6,7 +6,11 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
+from cdfd.runtime.clock import SystemClock
+from cdfd.storage.local import LocalStorage
 from tests.support.commands import cdfd, one_line
+from tests.support.lake import run
+from tests.support.renamed_column import renamed_table
 
 
 def config(folder: Path, uri: str, **sink: object) -> Path:
@@ -67,6 +71,21 @@ class TestChangelog:
         table = DeltaTable(tmp_path / "out" / "orders")
         assert table.transaction_version("cdfd/p/orders") is None
         assert table.transaction_version("cdfd/p/orders/backfill.a") == 2
+
+    @pytest.mark.parametrize(
+        ("mask", "said", "code"),
+        [("tax_id", "column 'tax_id' has the name 'ssn'", 1), ("snn", "no column 'snn', which `mask` names", 2)],
+        ids=["a later name", "a misspelled one"],
+    )
+    def test_a_mask_that_does_not_fit_publishes_nothing(self, mask: str, said: str, code: int, tmp_path: Path) -> None:
+        run(renamed_table(LocalStorage(tmp_path / "people"), SystemClock()))
+        path = config(tmp_path, str(tmp_path / "people"), kind="delta", path=str(tmp_path / "out"))
+        settings = json.loads(path.read_text())
+        settings["tables"] = [{"uri": str(tmp_path / "people"), "mask": {mask: {"method": "nullify"}}}]
+        path.write_text(json.dumps(settings))
+        for options in (["--from", "0", "--until", "1"], ["--from", "1", "--snapshot"]):
+            assert said in one_line(cdfd("backfill", "-c", path, "people", *options), code)
+        assert not list((tmp_path / "out").rglob("*.parquet"))
 
     def test_a_mirror_takes_none(self, orders: str, tmp_path: Path) -> None:
         path = config(tmp_path, orders, kind="delta", path=str(tmp_path / "out"), mode="mirror")
