@@ -111,7 +111,7 @@ class Deliverer:
                 f"the position is after {part} parts of this version, but it has {len(plan.scans)} parts to read now, or other ones",
                 table=self.table,
                 version=plan.version,
-                hint="Restore the previous values of `changes` and `refine`, or deliver into an empty sink",
+                hint="Restore the previous values of `changes`, `refine`, `key` and `where`, or deliver into an empty sink",
             )
         self.monitor.oldest_pending(first)
         if large is not None and large.takes(first, position):
@@ -212,7 +212,8 @@ class Deliverer:
             size, whole, last = sum(sizes[:started]), versions[:started], versions[started - 1]
             following = Position(last.table_id, last.plan.version + 1, digest=last.digest)
             if end is not None and end < len(last.plan.scans):
-                following, whole = position.at_part(end, last.plan.ordinal_of(end, ordinal), last.digest), []
+                ordinal = last.plan.ordinal_of(end, ordinal)
+                following, whole = position.at_part(end, ordinal, last.digest, last.plan.parts_id), []
             began = time.perf_counter()
             await delivery.commit(following)
             self.monitor.stage("commit", time.perf_counter() - began)

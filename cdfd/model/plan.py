@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 from typing import Literal, overload
 
 import pyarrow as pa
@@ -37,6 +39,7 @@ class ChangePlan:
         refinement: how the version's true changes are found. None if its scans are its changes.
         unrefined: why a version is not refined, although that was asked for.
         key: columns that identify a row, by which change data files are ordered; empty if they are not known.
+        where: the filter that has left some of the version's files out; empty if none has.
     """
 
     version: int
@@ -48,6 +51,7 @@ class ChangePlan:
     refinement: Refinement | None = None
     unrefined: str | None = None
     key: tuple[str, ...] = ()
+    where: str = ""
 
     @property
     def key_schema(self) -> TableSchema | None:
@@ -70,6 +74,15 @@ class ChangePlan:
         # Row ids are read first, and alone.
         return refinement.sources if refinement.tracking is None else ()
 
+    @property
+    def parts_id(self) -> int:
+        """A hash of what decides which rows a part has, besides the log. Positions store it, so it has to stay the same in later releases."""
+        refinement = self.refinement
+        by = None if refinement is None else [refinement.key, refinement.tracking is not None, refinement.images]
+        text = json.dumps([self.origin, self.where, self.key, by])
+        # It is a number that JSON has everywhere, and not 0, which stands for none in a Delta target.
+        return int.from_bytes(blake2b(text.encode(), digest_size=6).digest()) or 1
+
     def ordinal_of(self, part: int, following: int) -> int:
         """The ordinal of a position at scan number `part`; `following` is one more than that of the last row before it.
 
@@ -81,7 +94,8 @@ class ChangePlan:
     def continues(self, position: Position) -> bool:
         """Whether the parts before a position in this version are parts of this plan."""
         other = position.is_unrefined if self.refinement is not None else position.is_refined
-        return position.part <= len(self.scans) and not other
+        same = position.part == 0 or position.plan in (None, self.parts_id)
+        return position.part <= len(self.scans) and same and not other
 
 
 class LiveScans(Sequence[FileScan]):

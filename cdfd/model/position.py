@@ -25,6 +25,8 @@ class Position:
         ordinal: `_change_ordinal` of the next row of that version.
         digest: hash of the log entry of version `basis` (see `cdfd.log.entry`); None if not known. It identifies the table's history, not
             the place in it, so comparisons ignore it.
+        plan: hash of what decides the version's parts (`ChangePlan.parts_id`), if some are delivered; None if not known. Comparisons ignore
+            it, too.
     """
 
     table_id: str
@@ -33,6 +35,7 @@ class Position:
     phase: Phase = "stream"
     ordinal: int = 0
     digest: str | None = field(default=None, compare=False)
+    plan: int | None = field(default=None, compare=False)
 
     @property
     def basis(self) -> int:
@@ -50,15 +53,14 @@ class Position:
         return self.part > 0 and self.phase == "stream" and self.ordinal < ORDINAL_SPAN
 
     def fields(self) -> dict[str, str | int]:
-        """The fields for JSON, without an unknown digest."""
+        """The fields for JSON, without those that are not known."""
         return {name: value for name, value in asdict(self).items() if value is not None}
 
     @classmethod
     def parse(cls, document: Mapping[str, Any]) -> Position:
         """The position in the fields of a JSON document, which may have others. `ValueError` if it is invalid."""
         kinds = {"table_id": str, "version": int, "part": int, "phase": str, "ordinal": int}
-        if document.get("digest") is not None:
-            kinds["digest"] = str
+        kinds |= {name: kind for name, kind in (("digest", str), ("plan", int)) if document.get(name) is not None}
         fields: dict[str, Any] = {name: document.get(name) for name in kinds}
         for name, kind in kinds.items():
             value = fields[name]
@@ -72,6 +74,6 @@ class Position:
         """The position after all of `version` is delivered; `digest` is the hash of its log entry."""
         return Position(self.table_id, self.version + 1, digest=digest)
 
-    def at_part(self, part: int, ordinal: int, digest: str | None = None) -> Position:
+    def at_part(self, part: int, ordinal: int, digest: str | None = None, plan: int | None = None) -> Position:
         """A position within the version: next is scan number `part`, whose first row has `ordinal`. `digest` is the hash of the log entry."""
-        return replace(self, part=part, ordinal=ordinal, digest=digest)
+        return replace(self, part=part, ordinal=ordinal, digest=digest, plan=plan)

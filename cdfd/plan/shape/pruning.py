@@ -184,7 +184,8 @@ def prune(plan: ChangePlan, predicate: Predicate, target: TableSchema | None) ->
         scans = LiveScans(PackedFiles(Add, plan.scans.files.table.filter(array_of(kept))))
     else:
         scans = tuple(scan for scan, keep in zip(plan.scans, kept, strict=True) if keep)
-    return replace(plan, scans=scans, origin=plan.origin if len(scans) or plan.origin == "snapshot" else "none")
+    origin = plan.origin if len(scans) or plan.origin == "snapshot" else "none"
+    return replace(plan, scans=scans, origin=origin, where=predicate.text)
 
 
 def _keep(

@@ -35,6 +35,8 @@ SHAPE: Final = "cdfd.changelog.shape"
 
 _RETENTION = "delta.setTransactionRetentionDuration"
 _FIELDS = ("version", "part", "snapshot", "ordinal", "digest0", "digest1")
+_PLAN = "plan"
+"""Field of positions within a version. Positions of earlier releases do not have it. 0: it is of an earlier position."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +88,16 @@ def stored_position(state: TxnState, app_id: str, mode: str = CHANGELOG_MODE.nam
         return Stored(None, None if owner is None else owner.version)
     version, part, snapshot, ordinal, *halves = present
     table_id = state.metadata.configuration.get(SOURCE, "")
-    position = Position(table_id, version, part, "snapshot" if snapshot else "stream", ordinal, digest_of(halves))
+    plan = state.txns.get(position_txn(place, _PLAN))
+    position = Position(
+        table_id,
+        version,
+        part,
+        "snapshot" if snapshot else "stream",
+        ordinal,
+        digest_of(halves),
+        None if plan is None else plan.version or None,
+    )
     return Stored(position, None if owner is None else owner.version)
 
 
@@ -146,6 +157,8 @@ def position_actions(
     is_snapshot = int(position.phase == "snapshot")
     values = (position.version, position.part, is_snapshot, position.ordinal, *halves_of(position.digest))
     wanted = {position_txn(app_id, field): value for field, value in zip(_FIELDS, values, strict=True)}
+    if position.plan is not None or position_txn(app_id, _PLAN) in state.txns:
+        wanted[position_txn(app_id, _PLAN)] = position.plan or 0
     if position.phase == "stream" and position.version > 0:
         wanted = {app_id: position.version - 1, **wanted}
     versions = {name: stored.version for name in wanted if (stored := state.txns.get(name)) is not None}

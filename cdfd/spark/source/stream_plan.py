@@ -246,12 +246,12 @@ class StreamPlanner:
     def _within(self, version: Version, start: Position, end: int) -> Position:
         """The position at scan number `end` of a version, for a read that begins at `start`."""
         if version.plan.refinement is not None:
-            return start.at_part(end, version.plan.ordinal_of(end, 0), version.digest)
+            return start.at_part(end, version.plan.ordinal_of(end, 0), version.digest, version.plan.parts_id)
         execution = execution_of(self.table, self.options)
         splits: list[Split] = plan_splits(version.plan, LEAST_BYTES, start=start, end=end)
         following = place_splits(version.plan, splits, list(measure_splits(splits, execution)))[-1].following
         assert following is not None
-        return start.at_part(end, following, version.digest)
+        return start.at_part(end, following, version.digest, version.plan.parts_id)
 
     async def _live(self, at: Position) -> Version:
         if self._snapshot is None or self._snapshot.plan.version != at.version:
@@ -311,6 +311,6 @@ def _check(plan: ChangePlan, at: Position, uri: str) -> Position:
             f"the position is after {at.part} parts of this version, but it has {len(plan.scans)} parts to read now, or other ones",
             table=uri,
             version=plan.version,
-            hint="Restore the previous values of the options `changes` and `refine`, or use another checkpoint",
+            hint="Restore the previous values of the options `changes`, `refine`, `key` and `where`, or use another checkpoint",
         )
     return at

@@ -34,7 +34,7 @@ from cdfd.plan.shape.chosen import Chosen
 from cdfd.plan.shape.masks import Mask
 from cdfd.plan.shape.parser import parse_filter
 from cdfd.plan.shape.shape import Shape
-from tests.support.feeding import Crash, FilesPlace, MemoryPlace, Place, feed, ids, position
+from tests.support.feeding import Crash, DeltaPlace, FilesPlace, MemoryPlace, Place, feed, ids, position
 from tests.support.lake import BEGINNING, Lake, checkpoint, entry_path, manual_clock, rows, table
 from tests.support.manual_time import ManualClock
 from tests.support.memory_sink import MemorySink
@@ -292,15 +292,26 @@ class TestParts:
         numbers = [[row["_change_ordinal"] for row in each.rows()] for each in (place, whole)]
         assert numbers[0] == numbers[1]
 
-    async def test_a_refined_version_that_is_begun_is_not_ended_without_refinement(
-        self, place: Place, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+    @pytest.mark.parametrize("kind", [MemoryPlace, FilesPlace, DeltaPlace])
+    @pytest.mark.parametrize(("refine", "key"), [("off", ("id",)), ("key", ("v",))], ids=["refinement", "key"])
+    async def test_a_refined_version_that_is_begun_is_not_ended_with_another(
+        self,
+        kind: type[Place],
+        refine: str,
+        key: tuple[str, ...],
+        clock: ManualClock,
+        monkeypatch: pytest.MonkeyPatch,
+        tmp_path: Path,
     ) -> None:
-        lake = await self.updated(clock, monkeypatch)
+        lake, place, whole = await self.updated(clock, monkeypatch), kind(tmp_path / "out"), MemoryPlace()
+        await feed(lake, whole, clock, 4, start=4, changes="files", refine="key", key=("id",))
         await self.first_part(lake, place, clock, "key")
         known = place.rows()
-        with pytest.raises(SinkError, match=r"or other ones.*version 4.*`refine`"):
-            await feed(lake, place, clock, 4, changes="files", refine="off", key=("id",), part_bytes=1)
+        with pytest.raises(SinkError, match=r"or other ones.*version 4.*`refine`, `key`"):
+            await feed(lake, place, clock, 4, changes="files", refine=refine, key=key, part_bytes=1)
         assert place.rows() == known
+        await feed(lake, place, clock, 4, changes="files", refine="key", key=("id",), part_bytes=1)
+        assert ids(place) == ids(whole)
 
 
 def _row() -> pa.RecordBatch:

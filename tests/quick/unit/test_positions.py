@@ -1,6 +1,7 @@
 """The hash of the last log entry in positions: where it is kept, and that positions of earlier versions of cdfd, which have none, count."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,9 +9,14 @@ import pytest
 
 from cdfd.config.parser import parse
 from cdfd.config.settings import Settings
+from cdfd.delta.types.datatypes import StructType
+from cdfd.delta.types.schema import TableSchema
 from cdfd.errors import SinkError
 from cdfd.log.log import DeltaLog
+from cdfd.model.file_scan import FileScan
+from cdfd.model.plan import ChangePlan
 from cdfd.model.position import ORDINAL_SPAN, Position
+from cdfd.model.refinement import Refinement, RowTracking
 from cdfd.sinks.base import Connector
 from cdfd.sinks.configured import connector
 from cdfd.sinks.files.folder import read_position
@@ -47,6 +53,41 @@ def test_what_a_position_depends_on(position: Position, basis: int) -> None:
 )
 def test_ordinals_of_buckets_are_far_apart(position: Position, refined: bool, unrefined: bool) -> None:
     assert (position.is_refined, position.is_unrefined) == (refined, unrefined)
+
+
+REFINED = {
+    "by key": (Refinement((), ("id",)), 163982546455336),
+    "by another key": (Refinement((), ("v",)), None),
+    "by row ids": (Refinement((), (), RowTracking(None, None)), 263447441991104),
+    "by row ids, then by key": (Refinement((), ("id",), RowTracking(None, None)), 105617727350824),
+    "images": (Refinement((), ("id",), images=True), None),
+}
+
+
+def test_parts_continue_those_that_were_planned_alike() -> None:
+    scans = tuple(FileScan("a", None, {}, 1) for _ in range(3))
+    schema = TableSchema(StructType(()))
+    plan = ChangePlan(3, 0, schema, scans, "files")
+    others = [replace(plan, refinement=refinement) for refinement, _ in REFINED.values()]
+    others += [plan, replace(plan, origin="cdc"), replace(plan, key=("id",)), replace(plan, where="id > 1")]
+    for each in others:
+        ordinal = ORDINAL_SPAN if each.refinement else 1
+        position = Position("T", 3).at_part(1, ordinal, plan=each.parts_id)
+        assert [other for other in others if other.continues(position)] == [each]
+        # Those of earlier releases do not say it.
+        assert each.continues(Position("T", 3).at_part(1, ordinal))
+        assert each.continues(Position("T", 3, plan=1))
+    for refinement, number in REFINED.values():
+        assert number in (None, replace(plan, refinement=refinement).parts_id)
+
+
+def test_a_position_says_how_its_parts_were_planned() -> None:
+    parted = Position("T", 3, 1, plan=7)
+    assert progress_of(value_of(Progress(parted))).position.plan == 7
+    assert Position.parse(parted.fields()).plan == 7
+    assert "plan" not in Position("T", 3, 1).fields()
+    with pytest.raises(ValueError, match="plan is '7'"):
+        Position.parse(parted.fields() | {"plan": "7"})
 
 
 def test_a_record_of_the_progress_topic() -> None:

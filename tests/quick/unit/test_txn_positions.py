@@ -72,6 +72,25 @@ def test_the_version_that_is_delivered_is_recorded_by_the_name_of_the_table(vers
     assert [fields["version"] for _, fields in actions if fields["appId"] == APP] == delivered
 
 
+def test_how_parts_were_planned_is_stored_with_a_position_within_a_version() -> None:
+    target = replace(state(), metadata=Metadata("i", "{}", (), {CHANGELOG: APP, SOURCE: "T"}))
+    for at, written in (
+        (Position("T", 2), 0),
+        (Position("T", 3, 1, plan=7), 1),
+        (Position("T", 4), 1),
+        (Position("T", 5), 0),
+    ):
+        actions = [fields for _, fields in position_actions(target, APP, at, 0)]
+        assert sum(fields["appId"].endswith("/plan") for fields in actions) == written
+        for fields in actions:
+            target = replace(
+                target, txns=target.txns.insert(fields["appId"], Txn(fields["appId"], fields["version"], 0))
+            )
+        actual = target_position(target, APP).position
+        assert actual is not None
+        assert (actual, actual.plan) == (at, at.plan)
+
+
 @pytest.mark.parametrize("text", ["{", "[]", '{"snapshots":-1}'])
 def test_damaged_control_of_a_target_is_refused(text: str) -> None:
     assert stored_control(state()) == EMPTY

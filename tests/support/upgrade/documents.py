@@ -46,6 +46,12 @@ POSITIONS = (
 )
 """Start, between versions, within one by files, within one by buckets of a refined version, at and within a snapshot, large."""
 
+PLANNED = (
+    Position(TABLE_ID, 12, 3, "stream", 4711, DIGEST, 105_617_727_350_824),
+    Position(TABLE_ID, 7, 1000, "snapshot", 123_456_789, plan=1),
+)
+"""Positions that say how their parts were planned. Those of 0.2.0 do not."""
+
 CONTROLS = (
     Control(Pause("ops-7", 1_767_225_600_000), recent=("ops-7",)),
     Control(None, Resnapshot("ops-8", where="region = 'de'", ordinal=1 << 40), 1, ("ops-7", "ops-8")),
@@ -211,6 +217,7 @@ def _of_schema_record(line: bytes) -> tuple[str, int, str]:
 
 DOCUMENTS = (
     Documents("kafka/progress.jsonl", PROGRESS, written_progress, progress_of),
+    Documents("kafka/planned.jsonl", list(map(Progress, PLANNED)), written_progress, progress_of),
     Documents("kafka/schemas.jsonl", [("shop.orders", 12, SCHEMA)], _schema_record, _of_schema_record),
     Documents("kafka/signals.jsonl", (0, 2**40), offset_value, offset_of),
     Documents(
@@ -235,6 +242,7 @@ DOCUMENTS = (
         _chunk_of,
     ),
     Documents("delta/positions.jsonl", POSITIONS, _txns, _of_txns),
+    Documents("delta/planned.jsonl", PLANNED, _txns, _of_txns),
     Documents(
         "delta/controls.jsonl",
         CONTROLS,
