@@ -99,7 +99,8 @@ class Resnapshotter:
             await self._complete("the table has no version yet")
             return
         try:
-            version = await stream.snapshot(position.version - 1, tailer)
+            # Which files are pending must not depend on restarts: progress counts those that are published ahead.
+            version = await stream.snapshot(position.version - 1, tailer, all_files=True)
             plan = version.plan
             files, chosen, begun = await self._files(state, plan.version)
         except CdfdError as error:

@@ -75,7 +75,12 @@ class PlanStream:
         self.unrefined.update(position.version for position in positions if position.is_unrefined)
 
     async def snapshot(
-        self, version: int | None = None, tailer: Tailer | None = None, *, by_statistics: bool = True
+        self,
+        version: int | None = None,
+        tailer: Tailer | None = None,
+        *,
+        by_statistics: bool = True,
+        all_files: bool = False,
     ) -> Version:
         """The live rows of a version (None: the newest) as a plan of inserts. `versions` may continue after it.
 
@@ -86,11 +91,12 @@ class PlanStream:
             tailer: of the table.
             by_statistics: whether files are left out by their statistics, too. A checkpoint of the version that is written later may not have
                 them. So a reader that stores how many parts it has delivered leaves files out by their partition values alone.
+            all_files: whether the plan also has the files without a row for the filter.
 
         Raises:
             CdfdError: see `DeltaLog.snapshot`; also for a table with another id than `tailer` knows.
         """
-        where = self.rows.shape.where
+        where = None if all_files else self.rows.shape.where
         while True:
             async with _same_table(tailer):
                 with_stats = where is not None and by_statistics

@@ -31,6 +31,8 @@ from cdfd.model.position import ORDINAL_SPAN, Position
 from cdfd.model.version import Touched
 from cdfd.plan import resnapshot
 from cdfd.plan.resnapshot import NumberedFiles
+from cdfd.plan.shape.parser import parse_filter
+from cdfd.plan.shape.shape import Shape
 from cdfd.storage.base import Stat
 from tests.support.feeding import Crash, DeltaPlace, FilesPlace, MemoryPlace, Place, feed
 from tests.support.histories import OPERATIONS, restore, write_more
@@ -426,6 +428,49 @@ def test_an_unreadable_file_aborts_it_while_a_removed_file_comes_back(place: Pla
         assert [each.type for each in operator.news] == ["ABORTED"]
         assert values(again(place)).total() == len(files) - 1
         check_consumer(place, writer)
+
+    run(scenario())
+
+
+def test_files_without_a_row_for_the_filter_count_as_pending_after_a_crash(place: Place) -> None:
+    """Of the files that are published before a version removes them, the progress has the number alone."""
+
+    async def scenario() -> None:
+        clock = manual_clock()
+        lake = Lake(clock)
+        writer = TableWriter(lake, SCHEMA, clock=clock, table_id="T")
+        await writer.create()
+        adds = [await writer._add(rows(id)) for id in range(20)]
+        # Files are numbered in the order of their paths. The first one to be removed has no row for the filter.
+        paths = sorted(writer._files)
+        hidden, *others = [writer._files[path] for path in paths[10:13]]
+        where = f"id <> {hidden.rows['id'][0].as_py()}"
+        for _, add in adds:
+            [id] = writer._files[add["path"]].rows["id"].to_pylist()
+            add["stats"] = (
+                f'{{"numRecords":1,"minValues":{{"id":{id}}},"maxValues":{{"id":{id}}},"nullCount":{{"id":0}}}}'
+            )
+        await writer.commit("WRITE", adds)
+        live = values(row for row in writer.rows().to_pylist() if row["id"] != hidden.rows["id"][0].as_py())
+        shape = Shape(where=parse_filter(where))
+        before = Operator()
+        before.last = 1
+        await finished(lake, place, before, start="earliest", shape=shape)
+        await writer.insert(rows(30))
+        await writer.commit("DELETE", [writer._remove(file) for file in (hidden, *others)])
+        operator = Operator(request("snapshot"))
+        operator.last, act = 3, operator.hook
+        crashes = iter([True])
+
+        def crash_ahead(event: str, about: Any) -> None:
+            if event == "chunk committed" and about.snapshot.ahead == 1 and next(crashes, False):
+                raise Crash
+            act(event, about)
+
+        operator.hook = crash_ahead
+        await finished(lake, place, operator, shape=shape)
+        assert next(crashes, None) is None
+        assert values(again(place)) == live
 
     run(scenario())
 
