@@ -168,12 +168,14 @@ class TaskReader(ScanReader):
                 images.buffers[scan.path] = handover
 
 
-def _without_first(count: int, batches: Iterable[Scanned]) -> Iterator[Scanned]:
-    """The rows without the first `count` rows."""
+def _without_first(count: int, batches: Iterable[Scanned], empty: int = 0) -> Iterator[Scanned]:
+    """The rows without the first `count` rows, nor the `empty` batches after those. Other empty batches say which ordinals are skipped."""
     for scanned in batches:
         rows = scanned.rows.num_rows
-        if count < rows:
+        if count < rows or (not rows and not count and not empty):
             yield scanned.after(count)
+        if not rows and not count:
+            empty = max(0, empty - 1)
         count = max(0, count - rows)
 
 
@@ -189,13 +191,14 @@ def read_shared(
         task: reads the rows.
     """
     plans = {plan.version: plan for plan, _ in scans}
-    done = 0
+    done = empty = 0
     try:
         for scanned in reader.results(key_of(kind, scans), task):
             yield scanned._replace(plans=[(plans[plan.version], rows) for plan, rows in scanned.plans])
-            done += scanned.rows.num_rows
+            rows = scanned.rows.num_rows
+            done, empty = done + rows, 0 if rows else empty + 1
     except CutOffError:
-        yield from _without_first(done, task())
+        yield from _without_first(done, task(), empty)
 
 
 def key_of(kind: str, scans: Sequence[PlannedScan]) -> Hashable:

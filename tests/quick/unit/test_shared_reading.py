@@ -1,7 +1,8 @@
 """Two sinks of one table: what one of them has decoded is the other one's too, and each gets the rows that it would have read alone."""
 
 import asyncio
-from collections.abc import Iterator, Sequence
+import io
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -9,17 +10,21 @@ from random import Random
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 
 from cdfd.delta.actions import DeletionVectorDescriptor
 from cdfd.demo.writer import TableWriter
 from cdfd.log.log import DeltaLog
 from cdfd.log.table import Table
+from cdfd.model.batch import ChangeBatch
 from cdfd.model.file_scan import Bucket
 from cdfd.model.plan import ChangePlan
 from cdfd.model.position import Position
 from cdfd.plan.row_options import RowOptions
-from cdfd.runtime.shared_results import SharedResults
+from cdfd.plan.shape.parser import parse_filter
+from cdfd.plan.shape.shape import Shape
+from cdfd.runtime.shared_results import RUN_BYTES, SharedResults
 from cdfd.scan.execute import Execution
 from cdfd.scan.joined import PlannedScan, Scanned
 from cdfd.scan.scans import key_of
@@ -63,11 +68,11 @@ async def write(folder: Path, random: Random) -> None:
                 await writer.insert(rows(*range(205, 206)))
 
 
-async def plans_of(table: Table, options: RowOptions) -> list[ChangePlan]:
+async def plans_of(table: Table, options: RowOptions, last: int = VERSIONS) -> list[ChangePlan]:
     stream = table.stream(options)
     with table.tailer() as tailer:
         await stream.begin(tailer, 0)
-        return [version.plan async for version in stream.versions(tailer, 0, VERSIONS)]
+        return [version.plan async for version in stream.versions(tailer, 0, last)]
 
 
 def read(execution: Execution, plans: Sequence[ChangePlan], random: Random) -> Iterator[tuple[object, ...]]:
@@ -110,6 +115,40 @@ def test_each_sink_gets_the_rows_that_it_would_read_alone(tmp_path: Path, seed: 
             actual[number] += some
         assert [next(each, None) for each in reading] == [None, None]
         assert actual == expected
+
+
+@pytest.mark.parametrize("taken", range(8))
+def test_a_reader_that_is_cut_off_counts_the_row_groups_that_a_filter_excludes(tmp_path: Path, taken: int) -> None:
+    """They end a file with a batch of no rows, which moves the ordinals of the next file."""
+
+    async def scenario() -> None:
+        storage = LocalStorage(tmp_path, sync=False)
+        writer = TableWriter(storage, SCHEMA)
+        await writer.create()
+        adds = []
+        for name, table in (("a.parquet", rows(*range(30))), ("b.parquet", rows(5))):
+            file = io.BytesIO()
+            pq.write_table(table, file, row_group_size=10)
+            await storage.put(name, file.getvalue())
+            action = {"path": name, "partitionValues": {}, "size": len(file.getvalue())}
+            adds.append(("add", {**action, "modificationTime": 1, "dataChange": True}))
+        await writer.commit("WRITE", adds)
+
+    asyncio.run(scenario())
+    options = RowOptions(shape=Shape(where=parse_filter("id < 20")))
+    table = Table.open(str(tmp_path))
+    [plan] = [plan for plan in asyncio.run(plans_of(table, options, 1)) if plan.scans]
+    execution = Execution(table.files, options, workers=1, batch_rows=5)
+
+    def ordinals(batches: Iterable[ChangeBatch]) -> list[int]:
+        return [ordinal for batch in batches for ordinal in batch.rows["_change_ordinal"].to_pylist()]
+
+    results = SharedResults[Scanned](lambda _: 1000, limit=2 * RUN_BYTES + 1500)
+    with results.reader("t") as one, results.reader("t") as two:
+        slow = replace(execution, shared=one).batches([plan])
+        begun = list(islice(slow, taken))
+        assert ordinals(replace(execution, shared=two).batches([plan])) == [*range(20), 30]
+        assert ordinals([*begun, *slow]) == [*range(20), 30]
 
 
 def test_tasks_of_other_rows_have_other_keys(tmp_path: Path) -> None:
