@@ -283,11 +283,8 @@ class PlanStream:
         version_plan = plan(
             commit, header, timestamp, changes=self.rows.changes, previous=previous, before=before, meant=meant
         )
-        if self.target is None and previous is not None and previous.schema != header.schema:
-            # Rows that the version removes are read in the schema before.
-            earlier = next((scan.schema for scan in version_plan.scans if scan.schema is not None), None)
-            if earlier is not None:
-                self.rows.shape.check_names(earlier, header.schema)
+        if self.target is None and commit.metadata is not None and (earlier := version_plan.earlier_schema) is not None:
+            self.rows.shape.check_names(earlier, header.schema)
         if where is not None:
             version_plan = prune(version_plan, where, self.target)
         if previous is not None:

@@ -59,6 +59,13 @@ class ChangePlan:
         return self.schema.select(self.key) if self.key else None
 
     @property
+    def earlier_schema(self) -> TableSchema | None:
+        """The schema of rows that the version deletes while it replaces the schema; None if there are none."""
+        if isinstance(self.scans, LiveScans):
+            return None
+        return next((scan.schema for scan in self.scans if scan.schema is not None), None)
+
+    @property
     def size(self) -> int:
         """Bytes of all files to read."""
         if isinstance(self.scans, LiveScans):

@@ -146,6 +146,22 @@ def columns_of_extended(table: Columns, rows: StructType, on_missing_column: str
     return replace(before, struct=merged.struct, partition_by=partition_by).completed()
 
 
+def with_earlier(table: Columns, rows: StructType) -> Columns:
+    """The columns of a table that takes a version whose deletes have the columns of an earlier one, too.
+
+    Those columns have the source of no column, so that a table that follows its source drops them with the next rows.
+
+    Raises:
+        SchemaChangedError: the table cannot take the rows.
+    """
+    names = {child.name.lower() for child in table.struct}
+    fields = (
+        child if child.name.lower() in names else replace(child, metadata={**child.metadata, SOURCE: ""})
+        for child in rows
+    )
+    return columns_of_extended(table, StructType(tuple(fields)), "keep")
+
+
 def with_sources(rows: StructType, source: TableSchema, shape: Shape) -> StructType:
     """The columns of rows, each with its source in the field's metadata: the physical name of the column that it comes from.
 

@@ -19,6 +19,7 @@ import orjson
 import pyarrow as pa
 
 from cdfd.delta.types.arrow_types import from_arrow
+from cdfd.delta.types.schema import TableSchema
 from cdfd.errors import NotFoundError, SinkError
 from cdfd.model.columns import CHANGE_NAMES, change_schema
 from cdfd.model.control import Control
@@ -27,7 +28,7 @@ from cdfd.model.version import Version
 from cdfd.plan.shape.shape import Shape
 from cdfd.sinks.base import Delivery, Sink, Write, aborting
 from cdfd.sinks.cursor import Cursor
-from cdfd.sinks.delta.columns import Columns, columns_of_extended
+from cdfd.sinks.delta.columns import Columns, columns_of_extended, with_earlier
 from cdfd.sinks.delta.data_files import MakeFiles, NewFile
 from cdfd.sinks.delta.stored_files import StoredFiles
 from cdfd.sinks.delta.target import Target, translate_errors
@@ -153,14 +154,21 @@ class TargetSink(Sink):
 
     async def begin_job(self, version: Version, position: Position, parts: int, size: int, digest: str) -> DeltaJob:
         """Choose the columns of the target, which all parts have; see the port. Nothing is stored."""
-        schema = change_schema(self.shape.published(self.shape.select(version.plan.schema)).arrow)
+        schema, earlier = self._rows_schema(version.plan.schema), version.plan.earlier_schema
         delivery = await self.begin(position)
         try:
             await delivery.start_version(version)
             columns = delivery.columns_with(schema)
         finally:
             await delivery.abort()
+        if earlier is not None:
+            with translate_errors("write the rows", self.target.uri):
+                columns = with_earlier(columns, from_arrow(self._rows_schema(earlier)))
         return DeltaJob(uuid4().hex, position.version, position.phase, parts, size, digest, 0, columns)
+
+    def _rows_schema(self, schema: TableSchema) -> pa.Schema:
+        """The schema of change rows that are read in a schema of the source."""
+        return change_schema(self.shape.published(self.shape.select(schema)).arrow)
 
     async def claim_job(self, position: Position, job: Job) -> None:
         """Check that no other process has taken the target over; see the port."""

@@ -5,13 +5,16 @@ import zlib
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import cdfd
 from cdfd.daemon.engines import EmbeddedEngine, engine_of
 from cdfd.deliver.admission import Admission
 from cdfd.deliver.assignment import Assignment
-from cdfd.demo.writer import TableWriter
+from cdfd.delta.actions import Metadata
+from cdfd.delta.write.writing import metadata_fields
+from cdfd.demo.writer import Action, TableWriter
 from cdfd.errors import ConfigError, FencedError, SinkError
 from cdfd.log.table import Table
 from cdfd.model.position import Position
@@ -91,6 +94,48 @@ async def test_a_process_that_dies_between_the_files_and_the_commit(tmp_path: Pa
     assert sorted(copy.ids()) == [*range(3000), 5000]
     assert await copy.position() == (NEWEST + 1, "stream")
     assert len(list(copy.target.glob("part-*"))) == 8
+
+
+@pytest.mark.parametrize("mode", ["keep", "follow"])
+@pytest.mark.parametrize("replaced", ["dropped", "renamed"])
+async def test_deletes_of_an_overwrite_have_columns_that_are_gone(tmp_path: Path, mode: str, replaced: str) -> None:
+    """The first version of the target is that overwrite, or one after it."""
+    before, after = ((("id", "p0"), ("b", "p1")), (("id", "p0"), ("c", "p1" if replaced == "renamed" else "p2")))
+    storage = LocalStorage(tmp_path / "rows", sync=False)
+    table = TableWriter(storage, SCHEMA)
+
+    def metadata(columns: tuple[tuple[str, str], ...]) -> Action:
+        fields = [
+            {
+                "name": name,
+                "type": "long" if name == "id" else "string",
+                "nullable": True,
+                "metadata": {"delta.columnMapping.physicalName": stored, "delta.columnMapping.id": int(stored[1])},
+            }
+            for name, stored in columns
+        ]
+        properties = {"delta.columnMapping.mode": "name", "delta.columnMapping.maxColumnId": "9"}
+        schema = json.dumps({"type": "struct", "fields": fields})
+        return "metaData", metadata_fields(Metadata("T", schema, (), properties))
+
+    async def add(path: str, columns: tuple[tuple[str, str], ...], id: int) -> Action:
+        (_, first), (_, second) = columns
+        size = await table._write(path, pa.table({first: [id], second: [f"value {id}"]}))
+        return "add", {"path": path, "partitionValues": {}, "size": size, "modificationTime": 1, "dataChange": True}
+
+    await table.commit("CREATE", [("protocol", {"minReaderVersion": 2, "minWriterVersion": 5}), metadata(before)])
+    await table.commit("WRITE", [await add("a.parquet", before, 1)])
+    removed = {"path": "a.parquet", "deletionTimestamp": 1, "dataChange": True, "partitionValues": {}}
+    await table.commit("OVERWRITE", [metadata(after), ("remove", removed), await add("b.parquet", after, 2)])
+    await table.commit("WRITE", [await add("c.parquet", after, 3)])
+    for start in (1, 2):
+        copy = Copy(tmp_path / "rows", tmp_path / str(start), {"start": str(start)}, {"on_missing_column": mode})
+        await copy.deliver(2, engine())
+        rows = [(row["_change_type"], row["id"], row["b"], row["c"]) for row in copy.rows()]
+        assert rows[-2:] == [("delete", 1, "value 1", None), ("insert", 2, None, "value 2")]
+        await copy.deliver(3, engine())
+        assert ("b" in copy.rows()[0]) == (mode == "keep")
+        assert [row["c"] for row in copy.rows()[-2:]] == ["value 2", "value 3"]
 
 
 async def test_a_mirror_takes_its_first_load_in_parts_and_later_versions_whole(tmp_path: Path) -> None:
