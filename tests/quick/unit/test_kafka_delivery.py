@@ -20,6 +20,7 @@ import pytest
 from cdfd.errors import DataError, FencedError, SinkError
 from cdfd.model.control import Control, Pause
 from cdfd.sinks.base import ReopenSinkError
+from cdfd.sinks.jobs import Delivered, Job
 from cdfd.sinks.kafka.destination import encoders
 from cdfd.sinks.kafka.progress.records import Progress
 from cdfd.sinks.kafka.progress.topics import ExistingTopic
@@ -382,6 +383,22 @@ class TestSideRecords:
         await delivery.commit(at(2))
         (end,) = documents(table.producer.values("transactions"))
         assert (end["status"], end["event_count"]) == ("END", 6)
+
+    @pytest.mark.parametrize(
+        ("delivered", "count"),
+        [
+            ([Delivered({"update_preimage": 1, "update_postimage": 1}, b"1"), Delivered({}, b"0")], 1),
+            ([Delivered({"update_preimage": 1, "update_postimage": 1}, b"1"), Delivered({})], 1),
+            ([Delivered({}), Delivered({})], 0),
+            ([Delivered({"update_preimage": 1, "update_postimage": 1}), Delivered({"insert": 1}, b"1")], 3),
+        ],
+        ids=["first attempt", "found again", "without rows", "by an earlier release"],
+    )
+    async def test_job_ends_with_the_events_of_its_parts(self, delivered: list[Delivered], count: int) -> None:
+        table = recorded(transactions_topic="transactions", event_key=("id",), progress=Progress(at(1), job=JOB))
+        await table.sink.finish_job(version(1), at(1), Job("a", 1, "stream", 2, 1, "d", 0), delivered)
+        (end,) = documents(table.producer.values("transactions"))
+        assert (end["status"], end["event_count"]) == ("END", count)
 
     async def test_oversized_side_record_fails_the_delivery(self) -> None:
         table = recorded(schema_topic="schemas")

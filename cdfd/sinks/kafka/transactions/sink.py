@@ -222,8 +222,9 @@ class KafkaSink(Sink):
         """Move to the position after the version; see the port."""
         async with aborting(await self.begin(position)) as delivery:
             counts = dict(counts_of(parts))
-            if parts and all(part.receipt for part in parts):
-                counts[EVENTS] = sum(int(part.receipt) for part in parts)
+            # A part without rows has no receipt where an earlier attempt has delivered it.
+            if parts and all(part.receipt or not any(part.counts.values()) for part in parts):
+                counts[EVENTS] = sum(int(part.receipt or 0) for part in parts)
             delivery.resume_version(version, counts)
             await delivery.commit(position.after_version(version.digest))
 
