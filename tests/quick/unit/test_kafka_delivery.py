@@ -336,6 +336,22 @@ class TestSideRecords:
         assert [document["version"] for document in documents(sent.values)] == [0]
         assert [progress.announced for progress in table.stored] == [True, True]
 
+    @pytest.mark.parametrize("by", ["operator", "snapshot"])
+    async def test_schema_is_sent_again_after_the_position_moved(self, by: str) -> None:
+        """Versions that change the schema may be skipped."""
+        table = recorded(schema_topic="schemas", progress=Progress(at(1), announced=True))
+        to = at(9) if by == "operator" else at(9, phase="snapshot")
+        if by == "operator":
+            await table.sink.set_control(PAUSED)
+            await table.sink.set_control(PAUSED, to)
+        else:
+            delivery = await table.sink.begin(at(1))
+            await delivery.commit(to)
+        delivery = await table.sink.begin(to)
+        await delivery.start_version(version(9))
+        await delivery.commit(at(10))
+        assert [document["version"] for document in documents(table.producer.values("schemas"))] == [9]
+
     async def test_begin_and_end_are_sent_for_each_version(self) -> None:
         table = recorded(transactions_topic="transactions")
         delivery = await table.sink.begin(at(1))

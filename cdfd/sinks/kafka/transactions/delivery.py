@@ -185,7 +185,9 @@ class KafkaDelivery(Delivery):
         if counts is None:
             counts = self._count_rows() if following.part else {}
         counts = {name: count for name, count in counts.items() if count}
-        await self._complete(Progress(following, counts, self._announced, job, before.backfill, before.control))
+        # Where the position moves without a version, changes of the schema may be skipped.
+        announced = self._announced and (self._version is not None or following == self._position)
+        await self._complete(Progress(following, counts, announced, job, before.backfill, before.control))
 
     def hold_version(self, version: Version) -> None:
         """The next rows belong to a version that is delivered already, and is not begun or ended again: they have no BEGIN and END."""
@@ -203,7 +205,7 @@ class KafkaDelivery(Delivery):
         before = self._context.progress
         if before is None or to is not None:
             backfill = {} if before is None else before.backfill
-            progress = Progress(to or self._position, {}, self._announced, {}, backfill, control)
+            progress = Progress(to or self._position, {}, self._announced and to is None, {}, backfill, control)
         else:
             progress = replace(before, announced=self._announced, control=control)
         await self._complete(progress)
