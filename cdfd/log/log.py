@@ -68,12 +68,33 @@ class DeltaLog(EntryReader):
         return header
 
     async def header_before(self, version: int) -> Header:
-        """Protocol and metadata in force before a version. Raises what `header` does."""
+        """Protocol and metadata in force before a version, as far as the changes of the version need them.
+
+        Raises:
+            GapError: they are no longer in the log, and the version deletes rows of another schema, perhaps.
+            UnsupportedError, LogError: see `header`.
+        """
         try:
             return await self.header(version - 1)
         except GapError:
             # The oldest entry after log clean-up has no predecessor, but may have a checkpoint at its own version.
-            return replace(await self.header(version), version=version - 1)
+            header = await self.header(version)
+        if await self.replaces_rows(version):
+            raise GapError(
+                f"version {version} replaces the schema and deletes rows, and the schema before it is no longer in the log",
+                table=self.storage.uri,
+                version=version,
+                hint=f"Log clean-up removed it; start at version {version + 1}, or from a snapshot",
+            )
+        return replace(header, version=version - 1)
+
+    async def replaces_rows(self, version: int) -> bool:
+        """Whether a version has metadata, and removes rows that may have been of another schema. False if its entry is gone."""
+        try:
+            commit = (await self.entry(version)).commit
+        except NotFoundError:
+            return False
+        return commit.metadata is not None and any(remove.data_change for remove in commit.removes)
 
     async def keep(self, most_bytes: int) -> None:
         """Keep the newest state, so that this or another log of the same table reads only what comes after it.

@@ -1,5 +1,6 @@
 """Resolves the start and the end of a range, as users write them, to versions of a log."""
 
+import contextlib
 import re
 from collections.abc import Sequence
 from contextlib import aclosing
@@ -99,9 +100,9 @@ async def _await_start(tailer: Tailer, start: Bound) -> Bound:
 async def start_version(log: DeltaLog, start: Start | Bound, now_ms: int | None = None) -> int:
     """The first version to deliver.
 
-    `earliest` is the oldest version whose changes can be read: its log entry exists, and the table's state is known. `latest` is the version
-    after the newest. A timestamp is the first version not before it, which may also be the version after the newest. `After` excludes the
-    version, or versions of that very millisecond.
+    `earliest` is the oldest version whose changes can be read: its log entry exists, and the table's state and the schema of the rows that
+    it deletes are known. `latest` is the version after the newest. A timestamp is the first version not before it, which may also be the
+    version after the newest. `After` excludes the version, or versions of that very millisecond.
 
     Raises:
         ConfigError: not a start.
@@ -113,7 +114,13 @@ async def start_version(log: DeltaLog, start: Start | Bound, now_ms: int | None 
     exclusive = isinstance(bound, After)
     match await _resolve(log, bound, now_ms):
         case "earliest":
-            return await _earliest(log)
+            first = await _earliest(log)
+            if first > 0 and await log.replaces_rows(first):
+                with contextlib.suppress(GapError):
+                    await log.header_before(first)
+                    return first
+                first += 1
+            return first
         case int(version):
             version += exclusive
             earliest = await log.earliest_version()

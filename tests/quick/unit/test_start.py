@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -228,6 +229,28 @@ class TestCleanedLogs:
         assert (await log.header(5)).version == 5
         lake.forget(*map(entry_path, range(6)))
         assert await start_version(log, "earliest") == 6
+
+    @pytest.mark.parametrize(("replaces", "first"), [(True, 4), (False, 3)], ids=["rows", "no rows"])
+    async def test_the_schema_before_the_oldest_version_is_needed_for_the_rows_that_it_deletes(
+        self, replaces: bool, first: int
+    ) -> None:
+        lake = Lake(manual_clock())
+        writer = await table(lake, 3, manual_clock())
+        writer.schema = pa.schema([("id", pa.int64()), ("w", pa.string())])
+        removes = [writer._remove(file) for file in tuple(writer._files.values())] if replaces else []
+        await writer.commit("OVERWRITE", [writer._metadata(), *removes])
+        await writer.insert(pa.table({"id": [4], "w": ["a"]}))
+        assert await start_version(DeltaLog(lake), "earliest") == 0
+        assert (await DeltaLog(lake).header_before(3)).schema.names == ("id", "v")
+        await checkpoint(lake, 3)
+        lake.forget(*map(entry_path, range(3)))
+        assert await start_version(DeltaLog(lake), "earliest") == first
+        for start in ("earliest", first):
+            assert (await start_position(DeltaLog(lake), start, LATER)).version == first
+        if replaces:
+            with pytest.raises(GapError, match="version 3 replaces the schema and deletes rows") as caught:
+                await start_position(DeltaLog(lake), 3, LATER)
+            assert "version 4" in str(caught.value.hint)
 
     async def test_a_version_that_is_gone(self) -> None:
         lake = await hourly(manual_clock(), 5)
