@@ -252,6 +252,7 @@ class Feed:
         await delivery.commit(position)
 
     async def _run_from(self, position: Position) -> None:
+        await cancel_impossible(self._controls, position)
         stream = self.table.stream(self.policies.rows)
         stream.continue_from(position)
         if position.phase == "snapshot":
@@ -296,7 +297,6 @@ class Feed:
 
     async def _resnapshotter(self, position: Position, stream: PlanStream) -> Resnapshotter | None:
         """The incremental snapshot in progress; None if there is none, or if a version is partly delivered, which comes first."""
-        await cancel_impossible(self._controls, position)
         if self.sink.control.snapshot is None or position.part or self._deliverer.partly_delivered:
             return None
         most = self.limits.max_bytes

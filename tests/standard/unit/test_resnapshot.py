@@ -475,6 +475,29 @@ def test_files_without_a_row_for_the_filter_count_as_pending_after_a_crash(place
     run(scenario())
 
 
+def test_a_snapshot_after_a_missing_file_ends_it(place: Place) -> None:
+    """All rows are in the new snapshot, and those of files that are gone are not read again."""
+
+    async def scenario() -> None:
+        clock = manual_clock()
+        lake = Lake(clock)
+        writer = await table(lake, 3, clock)
+        await delivered(lake, place, 2)
+        await writer.insert(rows(7))
+        [gone] = [file for file in writer._files.values() if file.rows["id"].to_pylist() == [7]]
+        lake.forget(gone.path)
+        await writer.commit("OPTIMIZE", [writer._remove(gone, data_change=False)])
+        operator = Operator(request("snapshot"))
+        operator.last = 4
+        await finished(lake, place, operator, on_missing_file="snapshot", start="earliest")
+        assert [each.type for each in operator.news] == ["ABORTED"]
+        assert "a snapshot of the table has all rows" in operator.news[0].message
+        new = values(row for row in place.rows() if row["_commit_version"] == 4)
+        assert new == values(writer.rows().to_pylist())
+
+    run(scenario())
+
+
 def test_it_can_be_stopped_and_only_one_runs(place: Place) -> None:
     async def scenario() -> None:
         clock = manual_clock()
