@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from cdfd.delta.types.schema import TableSchema, from_arrow
 from cdfd.errors import SinkError
+from cdfd.model.columns import CHANGE_NAMES
 from cdfd.model.control import Control
 from cdfd.model.position import Position
 from cdfd.model.version import Version
@@ -103,11 +104,12 @@ class DeltaDelivery(Adopting):
     _columns: Columns | None = field(default=None, init=False)
     _schema: pa.Schema | None = field(default=None, init=False)
     _source: TableSchema | None = field(default=None, init=False)
+    _earlier: TableSchema | None = field(default=None, init=False)
     _state: DeliveryState = field(default="open", init=False)
 
     async def start_version(self, version: Version) -> None:
         """Take note of the columns of the source. They are those of all versions of a delivery."""
-        self._source = version.plan.schema
+        self._source, self._earlier = version.plan.schema, version.plan.earlier_schema
 
     async def write(self, batch: pa.RecordBatch) -> None:
         """Encode a batch, and write the files that are full."""
@@ -170,6 +172,14 @@ class DeltaDelivery(Adopting):
         target = self.sink.target
         with translate_errors("write the rows", target.uri):
             rows = from_arrow(schema)
-            if target.follows and self._source is not None:
-                rows = with_sources(rows, self._source, self.sink.shape)
+            if target.follows and (source := self._source_of(schema)) is not None:
+                rows = with_sources(rows, source, self.sink.shape)
             return target.merged(self._columns or self.sink.columns, rows)
+
+    def _source_of(self, schema: pa.Schema) -> TableSchema | None:
+        """The schema of the source that rows were read in. A name may be that of another column in rows that the version deletes."""
+        shape, names = self.sink.shape, [name for name in schema.names if name not in CHANGE_NAMES]
+        for source in filter(None, (self._source, self._earlier)):
+            if names == list(shape.published(shape.select(source)).names):
+                return source
+        return self._source

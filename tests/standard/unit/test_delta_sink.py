@@ -26,6 +26,7 @@ from cdfd.delta.types.schema import ColumnMappingMode, StructField, StructType, 
 from cdfd.errors import FencedError, SinkError, StorageError, UnsupportedError
 from cdfd.log.log import DeltaLog
 from cdfd.model.control import EMPTY
+from cdfd.model.file_scan import FileScan
 from cdfd.model.plan import ChangePlan
 from cdfd.model.position import Position
 from cdfd.model.version import Version
@@ -997,22 +998,50 @@ class TestFollow:
 
     FOLLOW = Layout(("day",), on_missing_column="follow")
 
-    async def deliver(self, folder: Path, version: int, fields: dict[str, str], rows: pa.RecordBatch) -> None:
-        """Deliver rows of a version of the source with these columns: names and physical names."""
+    @staticmethod
+    def schema_of(fields: dict[str, str], rows: pa.RecordBatch) -> TableSchema:
+        """The source's schema of rows, with the physical names of their columns."""
         struct = StructType(
             tuple(
                 StructField(child.name, child.type, True, {"delta.columnMapping.physicalName": fields[child.name]})
                 for child in from_arrow(rows.schema)
             )
         )
-        schema = TableSchema(struct, (), ColumnMappingMode.NAME)
+        return TableSchema(struct, (), ColumnMappingMode.NAME)
+
+    async def deliver(
+        self,
+        folder: Path,
+        version: int,
+        fields: dict[str, str],
+        rows: pa.RecordBatch,
+        deletes: tuple[dict[str, str], pa.RecordBatch] | None = None,
+    ) -> None:
+        """Deliver rows of a version of the source with these columns: names and physical names. Those of its deletes may be other ones."""
+        schema, scans = self.schema_of(fields, rows), ()
+        if deletes is not None:
+            scans = (FileScan("a", "delete", {}, 1, schema=self.schema_of(*deletes)),)
         target = Target(LocalStorage(folder), APP, self.FOLLOW, SystemClock(), owner=7)
         files = partial(DataFiles, compression="snappy", file_bytes=1 << 20)
         sink = await DeltaSink.open(target, files)
         delivery = await sink.begin(at(version))
-        await delivery.start_version(Version(ChangePlan(version, 0, schema, (), "files"), "T"))
-        await delivery.write(rows)
+        await delivery.start_version(Version(ChangePlan(version, 0, schema, scans, "files"), "T"))
+        for each in (rows,) if deletes is None else (deletes[1], rows):
+            await delivery.write(each)
         await delivery.commit(at(version + 1))
+
+    async def test_deletes_have_the_columns_by_their_names_before_the_version(self, tmp_path: Path) -> None:
+        """RESTORE goes back behind a rename after which another column got the name."""
+        day = {"day": "p9"}
+        await self.deliver(tmp_path, 0, {"n": "p1", "a": "p2", **day}, batch(n=[0], a=["0a"], day=["x"]))
+        renamed = {"n": "p1", "c": "p2", "a": "p3", **day}
+        row = batch(n=[1], c=["1c"], a=["1a"], day=["x"])
+        await self.deliver(tmp_path, 1, renamed, row)
+        back = batch(n=[2], a=["2a"], day=["x"])
+        await self.deliver(tmp_path, 2, {"n": "p1", "a": "p2", **day}, back, (renamed, row))
+        actual = sorted((row["n"], row["a"]) for row in rows_in(tmp_path, "n", "a"))
+        assert actual == [(0, "0a"), (1, "1c"), (1, "1c"), (2, "2a")]
+        assert "c" not in snapshot(tmp_path).read_all().schema.names
 
     async def test_renames_and_drops(self, tmp_path: Path) -> None:
         await self.deliver(tmp_path, 0, {"n": "p1", "old": "p2", "day": "p3"}, batch(n=[0], old=["a"], day=["x"]))
