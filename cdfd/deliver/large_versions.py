@@ -123,17 +123,20 @@ class LargeVersions:
         splits = await self._splits(version, assignment, self.part_bytes if begun_job is None else begun_job.bytes)
         if splits is None:
             return None
-        parts, cut_as = len(splits), digest(splits)
+        parts, cut_as, planned_as = len(splits), digest(splits), version.plan.parts_id
+        # Buckets of different keys have the same digest.
+        continues = begun_job is None or position.plan in (None, planned_as)
+        position = replace(position, plan=planned_as)
         if begun_job is None:
             job = await self.sink.begin_job(version, position, parts, self.part_bytes, cut_as)
-        elif (begun_job.parts, begun_job.digest) == (parts, cut_as):
+        elif continues and (begun_job.parts, begun_job.digest) == (parts, cut_as):
             job = begun_job
         else:
             raise SinkError(
                 f"this version was begun as {begun_job.parts} parts, and would now be divided into others",
                 table=self.table,
                 version=begun_job.version,
-                hint="Restore the old `changes`, `refine` and `where`. Or see which rows are delivered, and use `cdfd progress set`",
+                hint="Restore the old `changes`, `refine`, `key` and `where`. Or see which rows are delivered, and use `cdfd progress set`",
             )
         begins = "is delivered" if begun_job is None else "continues"
         extra = {"table": self.table, "version": position.version, "part": position.part}

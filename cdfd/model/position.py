@@ -25,8 +25,8 @@ class Position:
         ordinal: `_change_ordinal` of the next row of that version.
         digest: hash of the log entry of version `basis` (see `cdfd.log.entry`); None if not known. It identifies the table's history, not
             the place in it, so comparisons ignore it.
-        plan: hash of what decides the version's parts (`ChangePlan.parts_id`), if some are delivered; None if not known. Comparisons ignore
-            it, too.
+        plan: hash of what decides the version's parts (`ChangePlan.parts_id`), if some are delivered or a job delivers them; None if not
+            known. Comparisons ignore it, too.
     """
 
     table_id: str

@@ -99,6 +99,7 @@ class Sink:
     """Keeps the job of a table."""
 
     job: Job | None = None
+    begun_at: Position | None = None
     takes: bool = True
     finished: Counts | None = None
 
@@ -106,7 +107,7 @@ class Sink:
         return self.takes
 
     async def begin_job(self, version: Version, position: Position, parts: int, size: int, digest: str) -> Job:
-        self.job = Job(uuid4().hex, position.version, position.phase, parts, size, digest, 0)
+        self.job, self.begun_at = Job(uuid4().hex, position.version, position.phase, parts, size, digest, 0), position
         return self.job
 
     async def claim_job(self, position: Position, job: Job) -> None:
@@ -356,6 +357,22 @@ class TestTheChoice:
 
     async def test_a_log_without_a_checkpoint(self, written: Path, store: Store) -> None:
         assert not await self.listed(Load(str(written), store))
+
+
+async def test_a_job_whose_parts_are_planned_in_another_way_cannot_go_on(path: str, store: Store) -> None:
+    """Buckets by another key have the same numbers and sizes, so the digest of the cut is the same."""
+    load = Load(path, store)
+    await begun(load)
+    large = load.large()
+    version, position = await load.planned(large)
+    assert load.sink.begun_at is not None
+    assert load.sink.begun_at.plan == version.plan.parts_id
+    with pytest.raises(SinkError, match="was begun as") as caught:
+        await large.deliver(version, replace(position, plan=version.plan.parts_id + 1))
+    assert "`key`" in str(caught.value.hint)
+    assert not store.rows
+    await large.deliver(version, load.sink.begun_at)
+    assert store.rows
 
 
 @pytest.mark.parametrize("how", ["a filter", "no checkpoint"])
