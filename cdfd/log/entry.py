@@ -9,13 +9,25 @@ from typing import TypeVar
 
 from cdfd.delta.commit import Commit, Reader, lines
 from cdfd.delta.header import Header
-from cdfd.delta.snapshot import Snapshot
+from cdfd.delta.snapshot import COMPACT_AT, Snapshot
 from cdfd.storage.base import Stat
 
 T = TypeVar("T")
 
 EMPTY_DIGEST = hashlib.blake2b(digest_size=16).hexdigest()
 """The hash of an entry without bytes."""
+
+
+INLINE_ACTIONS = 2000
+"""File actions of a commit from which work on it is done in a thread: it takes some 20 microseconds for each of them."""
+
+
+def is_large(commit: Commit, state: Snapshot | None = None) -> bool:
+    """Whether work on a commit, and on the state before it, takes so long that a thread should do it, while other tables go on."""
+    actions = len(commit.adds) + len(commit.removes) + len(commit.cdcs)
+    # A state may be compacted, and a large one needs an index before files are found in it.
+    entries = 0 if state is None else len(state.base.adds) + len(state.overlay) + 2 * actions
+    return actions >= INLINE_ACTIONS or entries >= COMPACT_AT
 
 
 @dataclass(frozen=True, slots=True)

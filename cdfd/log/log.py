@@ -24,11 +24,10 @@ from cdfd.delta.snapshot import Snapshot
 from cdfd.errors import CheckpointError, GapError, LogError, NotFoundError
 from cdfd.escaping import one_line
 from cdfd.log import checkpoint_files
-from cdfd.log.entry import KeptState
+from cdfd.log.entry import KeptState, is_large
 from cdfd.log.entry_batches import ListedEntries
 from cdfd.log.entry_reader import CACHE_BYTES, CHUNK_BYTES, READ_AHEAD_ENTRIES, EntryReader
 from cdfd.log.history import History, unreadable_error
-from cdfd.log.large_commits import run_on_commit
 from cdfd.log.log_files import log_path
 from cdfd.log.segment import Segment
 from cdfd.storage.base import Stat, Storage
@@ -220,8 +219,10 @@ class DeltaLog(EntryReader):
                 with self._errors_naming(commit.version, log_path(paths.commit_name(commit.version))):
                     if state is None:
                         state = snapshot.first(commit, all_fields=all_fields)
+                    elif is_large(commit, state):
+                        state = await asyncio.to_thread(snapshot.replay, state, (commit,))
                     else:
-                        state = await run_on_commit(commit, state, snapshot.replay, state, (commit,))
+                        state = snapshot.replay(state, (commit,))
                 state = self.warn_of_mismatches(state)
         assert state is not None
         self.check_managed(state.header)

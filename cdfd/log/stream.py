@@ -9,6 +9,7 @@ import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from cdfd.delta import paths
 from cdfd.delta.actions import CommitInfo
@@ -19,8 +20,7 @@ from cdfd.delta.snapshot import COMPACT_AT, Snapshot
 from cdfd.delta.types.schema import TableSchema
 from cdfd.delta.types.schema_change import compare
 from cdfd.errors import LogError, NotFoundError, Within
-from cdfd.log.entry import LogEntry
-from cdfd.log.large_commits import run_on_commit
+from cdfd.log.entry import LogEntry, is_large
 from cdfd.log.listing import LiveListing, list_live
 from cdfd.log.log import DeltaLog
 from cdfd.log.log_files import log_path
@@ -251,9 +251,9 @@ class PlanStream:
         if previous is None or commit.protocol is not None or commit.metadata is not None:
             self.log.check_managed(header)
         timestamp = commit_timestamp(commit, header, entry.stat.modified_ms, self._timestamp)
-        version_plan, after, touched = await run_on_commit(
-            commit, self._snapshot, self._derive, commit, header, timestamp
-        )
+        derive = partial(self._derive, commit, header, timestamp)
+        large = is_large(commit, self._snapshot)
+        version_plan, after, touched = await asyncio.to_thread(derive) if large else derive()
         # Log why a version is not refined: once for each reason.
         if version_plan.unrefined is not None and version_plan.unrefined not in self._said:
             self._said.add(version_plan.unrefined)
@@ -297,11 +297,13 @@ class PlanStream:
 
     async def _state_before(self, commit: Commit, previous: Header) -> Snapshot | None:
         """The state that the rows of a commit depend on; None if they do not."""
-        is_needed = await run_on_commit(commit, None, needs_snapshot, commit, previous, self.rows.changes)
-        if not is_needed and (
-            self._stateless
-            or not await run_on_commit(commit, None, wants_snapshot, commit, previous, self.rows.changes)
-        ):
+
+        def depends() -> tuple[bool, bool]:
+            needed = needs_snapshot(commit, previous, self.rows.changes)
+            return needed, needed or (not self._stateless and wants_snapshot(commit, previous, self.rows.changes))
+
+        is_needed, is_wanted = await asyncio.to_thread(depends) if is_large(commit) else depends()
+        if not is_wanted:
             return None
         try:
             while True:

@@ -13,7 +13,7 @@ from cdfd.delta.commit import serialize
 from cdfd.delta.types import schema as schemas
 from cdfd.demo.writer import TableWriter
 from cdfd.errors import GapError, LogError, TableChangedError, UnsupportedError
-from cdfd.log import large_commits
+from cdfd.log import entry as entries_of_log
 from cdfd.log import stream as streams
 from cdfd.log.bounds import After
 from cdfd.log.log import DeltaLog
@@ -119,8 +119,8 @@ class TestRemovesWithoutPartitionValues:
                 [remove("f"), remove("g")],
             ],
         )
-        monkeypatch.setattr(large_commits, "INLINE_ACTIONS", actions)
-        monkeypatch.setattr(large_commits, "COMPACT_AT", entries)
+        monkeypatch.setattr(entries_of_log, "INLINE_ACTIONS", actions)
+        monkeypatch.setattr(entries_of_log, "COMPACT_AT", entries)
         monkeypatch.setattr(streams, "COMPACT_AT", entries)
         threads = observe_threads(monkeypatch, streams, "plan")
         stream = PlanStream(DeltaLog(lake))
@@ -143,7 +143,7 @@ class TestRemovesWithoutPartitionValues:
         await partitioned(
             lake, [[add("a", "mon")], [add("b", "mon"), add("c", "tue")], [remove("a")], [add("d", "tue")]]
         )
-        monkeypatch.setattr(large_commits, "COMPACT_AT", 4)
+        monkeypatch.setattr(entries_of_log, "COMPACT_AT", 4)
         threads = observe_threads(monkeypatch, snapshots, "replay")
         state = await DeltaLog(lake).snapshot()
         assert {file.path for file in state.live()} == {"b", "c", "d"}

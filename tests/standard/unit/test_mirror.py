@@ -864,6 +864,7 @@ class TestShape:
     async def test_a_load_whose_commit_has_no_answer_is_not_repeated(self, tmp_path: Path) -> None:
         storage = FaultyStorage(LocalStorage(tmp_path))
         sink = await open_sink(storage, shape=self.NEW)
+        assert sink.needs_snapshot is None
         await deliver(sink, 0, change(0, "insert", [(2, "a", 0.5)]))
         await (await sink.begin(at(1))).commit(at(1, "snapshot"))
         delivery = await sink.begin(at(1, "snapshot"))

@@ -133,8 +133,7 @@ class MirrorDelivery(Adopting):
         struct = from_arrow(pa.schema([field for field in schema if field.name not in CHANGE_NAMES]))
         before = self._columns or self._mirror.columns
         target = self._mirror.target
-        if target.follows:
-            assert self._source is not None
+        if target.follows and self._source is not None:
             struct = with_sources(struct, self._source, self._mirror.shape)
         try:
             if not target.follows and self._columns is None and not self._replaces and before.struct.fields:
