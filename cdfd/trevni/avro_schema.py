@@ -88,7 +88,6 @@ class _Columnator:
     columns: list[ColumnMetadata] = field(default_factory=list, init=False)
     _named: dict[str, tuple[Any, str]] = field(default_factory=dict, init=False)
     _open: list[str] = field(default_factory=list, init=False)
-    _depth: int = field(default=0, init=False)
     _types: int = field(default=0, init=False)
     _symbols: int = field(default=0, init=False)
 
@@ -111,8 +110,7 @@ class _Columnator:
         name = _full_name(schema, namespace) if _type(schema) == "record" else ""
         if name in self._open and name:
             raise TrevniError(f"the Avro schema is recursive: {name!r:.100} contains itself")
-        self._depth += 1
-        if self._depth > DEEPEST:
+        if len(self._open) == DEEPEST:
             raise TrevniError(f"the Avro schema has more than {DEEPEST} levels")
         self._open.append(name)
         try:
@@ -126,7 +124,6 @@ class _Columnator:
             raise TrevniError(f"the Avro schema has an unknown type: {str(_type(schema))!r:.100}")
         finally:
             self._open.pop()
-            self._depth -= 1
 
     def _record(self, path: str | None, schema: Any, parent: str | None, namespace: str) -> Record:
         fields = schema.get("fields")
