@@ -1,7 +1,6 @@
 """`cdfd progress`: shows the positions in sink, ledger and table, and sets them by hand."""
 
 import asyncio
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -100,7 +99,7 @@ def _document(name: str, report: DryRun) -> dict[str, Any]:
         "table": name,
         "usable": report.error is None,
         "delivered_version": None if report.position is None else delivered_version(report.position),
-        "position": None if report.position is None else asdict(report.position),
+        "position": None if report.position is None else {"digest": None, **report.position.fields()},
         "ledger_version": None if report.entry is None else report.entry.version,
         "table_version": report.newest,
         "lag_versions": _lag(report),
