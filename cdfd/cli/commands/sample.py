@@ -14,10 +14,10 @@ from cdfd.cli.commands.progress import table_of
 from cdfd.config import settings
 from cdfd.config.settings import Settings
 from cdfd.deliver.configured import execution, open_table
-from cdfd.errors import CdfdError, ConfigError
+from cdfd.errors import CdfdError, ConfigError, MissingColumnError
 from cdfd.escaping import as_json as json_of
 from cdfd.escaping import one_line
-from cdfd.log.start import check_range, start_version
+from cdfd.log.start import check_range, check_rows_from, start_version
 from cdfd.log.table import Table
 from cdfd.model.columns import CHANGE_TYPE
 from cdfd.sinks.base import Sample
@@ -74,6 +74,8 @@ def _rows(
     for version in range(newest, max(-1, newest - _NEWEST), -1):
         try:
             batch = _first(config, source, table, range(version, version + 1), count)
+        except (ConfigError, MissingColumnError):
+            raise
         except CdfdError:
             # Older files may be gone, and live rows do.
             break
@@ -88,6 +90,7 @@ def _first(
     """The first rows of the first version that has any, and one more if they end between the images of an update; None if none has."""
     if not versions:
         return None
+    asyncio.run(check_rows_from(source.log, table.rows, versions.start))
     rows = execution(config, source, table)
 
     async def search() -> pa.RecordBatch | None:

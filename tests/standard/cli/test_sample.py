@@ -1,5 +1,6 @@
 """`cdfd sample` prints records as they would be sent, and sends nothing."""
 
+import asyncio
 import json
 from pathlib import Path
 
@@ -9,9 +10,12 @@ from deltalake import DeltaTable, write_deltalake
 
 from cdfd.cli.commands.sample import run
 from cdfd.config.parser import parse
-from cdfd.errors import ConfigError, LogError, UnsupportedError
+from cdfd.errors import CdfdError, ConfigError, LogError, MissingColumnError, UnsupportedError
 from cdfd.model.columns import change_schema
 from cdfd.sinks.configured import connector
+from cdfd.storage.local import LocalStorage
+from tests.support.lake import manual_clock
+from tests.support.renamed_column import renamed_table
 from tests.support.sampling import sample
 from tests.support.schema_registry import serving
 
@@ -44,6 +48,22 @@ def test_an_update_is_one_event_though_one_row_was_asked_for(table: Path) -> Non
     assert (actual["topic"], record["key"]) == ("shop.orders", '{"id":2}')
     assert (event["op"], event["before"]["name"], event["after"]["name"]) == ("u", "b", "c")
     assert record["size"] == len(record["key"]) + len(record["value"])
+
+
+@pytest.mark.parametrize("start", [None, "0", "1"])
+@pytest.mark.parametrize(("mask", "error"), [("tax_id", MissingColumnError), ("snn", ConfigError)])
+def test_a_value_that_no_mask_hides_is_not_shown(
+    tmp_path: Path, start: str | None, mask: str, error: type[CdfdError]
+) -> None:
+    """The column has another name in older rows, or the name is misspelled."""
+    asyncio.run(renamed_table(LocalStorage(tmp_path / "orders"), manual_clock()))
+    path = config(tmp_path, "flat")
+    path.write_text(path.read_text().replace("key: [id]", f"mask: {{{mask}: {{method: nullify}}}}"))
+    if (start, mask) == (None, "tax_id"):
+        assert "secret" not in run(path, "orders", start=start)
+        return
+    with pytest.raises(error, match=mask):
+        run(path, "orders", start=start)
 
 
 def test_rows_of_another_version(table: Path) -> None:
