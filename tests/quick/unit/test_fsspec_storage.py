@@ -161,6 +161,28 @@ async def test_a_call_without_an_answer_is_given_up(
         answered.set()
 
 
+async def test_calls_that_were_given_up_leave_one_thread(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    answered, calls = threading.Event(), []
+
+    class Silent(Custom):
+        def info(self, path: str, **options: Any) -> Any:
+            calls.append(path)
+            answered.wait(WITHIN)
+            return super().info(path, **options)
+
+    monkeypatch.setattr(fsspec_storage, "DEADLINE_SECONDS", 0.05)
+    try:
+        for _ in range(3):
+            with pytest.raises(StorageError, match=r"gave up after 0\.05 seconds"):
+                await made(Silent, root).stat("x")
+        assert len(calls) == 1
+    finally:
+        answered.set()
+    monkeypatch.setattr(fsspec_storage, "DEADLINE_SECONDS", WITHIN)
+    with pytest.raises(NotFoundError):
+        await made(Silent, root).stat("x")
+
+
 async def test_a_long_listing_is_made_in_a_thread_and_returned_in_pages(
     root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
