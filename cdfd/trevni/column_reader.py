@@ -93,6 +93,11 @@ class ColumnReader:
         last = min(int(np.searchsorted(self.table.first_rows, row)), len(self.table))
         return sum(piece.size for piece in self._pieces) + int(self.table.sizes[self._block : last].sum())
 
+    def size_at(self, row: int) -> int:
+        """Bytes of the block that has a row."""
+        block = self.table.block_of(row)
+        return int(self.table.sizes[block]) if block < len(self.table) else 0
+
     def load(self, row: int) -> None:
         """Read and decode blocks up to a row. May run in a thread, one for each column at a time.
 

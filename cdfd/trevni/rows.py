@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from types import MappingProxyType
 from typing import NamedTuple, TypeAlias
 
 from cdfd.errors import TrevniError
@@ -95,7 +96,7 @@ class Reader:
         end: int | None = None,
         *,
         most: int | None = None,
-        width: int = 1,
+        widths: Mapping[int, int] = MappingProxyType({}),
         load_bytes: int = LOAD_BYTES,
         most_bytes: int | None = None,
         run: Run = run_all,
@@ -107,7 +108,7 @@ class Reader:
             start: first row.
             end: the row after the last; None for the last of the file.
             most: rows of a window, at most; None for as many as are decoded together.
-            width: bytes that a value of each column takes, added up.
+            widths: bytes that a value takes, by column; 1 by default.
             load_bytes: bytes of blocks to decode at once, about.
             most_bytes: of blocks to decode at once, besides those that are usual for each column; None for any number.
             run: decodes columns in parallel.
@@ -125,7 +126,8 @@ class Reader:
                 with_parents.add(each)
                 each = self.parents[each]
         wanted = sorted(with_parents)
-        most_values = max(1, min(WINDOW_VALUES, WINDOW_BYTES // width))
+        weight = {number: widths.get(number, 1) for number in wanted}
+        most = max(1, min(most or WINDOW_VALUES, WINDOW_BYTES // max(1, sum(weight.values()))))
         if not wanted:
             self._check_rows()
         readers = self._readers(wanted, start)
@@ -145,10 +147,13 @@ class Reader:
             active = {number: reader for number, reader in readers.items() if reader.row <= row}
             stops = [reader.row for reader in readers.values() if reader.row > row]
             stops += [reader.piece_end for reader in active.values()]
-            stops += [end, loaded, row + min(most or most_values, most_values)] + ([start] if row < start else [])
+            stops += [end, loaded, row + most] + ([start] if row < start else [])
             stop = min(stops)
             entries = self._entries(active, row, stop)
-            while stop - row > 1 and max(entries.values(), default=0) > most_values:
+            while stop - row > 1 and (
+                max(entries.values(), default=0) > max(WINDOW_VALUES, stop - row)
+                or sum(weight[number] * count for number, count in entries.items()) > WINDOW_BYTES
+            ):
                 stop = row + (stop - row) // 2
                 entries = self._entries(active, row, stop)
             columns = {number: reader.take(stop, entries[number]) for number, reader in active.items()}
@@ -203,10 +208,12 @@ def _loadable(readers: Mapping[int, ColumnReader], row: int, end: int, most: int
     Raises:
         TrevniError: the blocks of one row have too many bytes.
     """
-    while (size := sum(reader.size_until(end) for reader in readers.values())) > most:
-        if end - row == 1:
-            largest = max(readers.values(), key=lambda reader: reader.size_until(end)).column.name
-            what = f"the blocks of row {row} have {size} bytes decompressed; at most {most} are read"
-            raise TrevniError(what).at(column=largest)
+    while end - row > 1 and sum(reader.size_until(end) for reader in readers.values()) > most:
         end = row + (end - row) // 2
+    if end - row == 1:
+        # Blocks that are decoded already may have other rows.
+        sizes = {reader.column.name: reader.size_at(row) for reader in readers.values()}
+        if (size := sum(sizes.values())) > most:
+            what = f"the blocks of row {row} have {size} bytes decompressed; at most {most} are read"
+            raise TrevniError(what).at(column=max(sizes, key=sizes.__getitem__))
     return end

@@ -147,21 +147,26 @@ _WITH_WIDTH = pa.types.is_primitive, pa.types.is_decimal, pa.types.is_fixed_size
 
 def columns_of(shape: Shape) -> Iterator[int]:
     """The physical columns of a shape."""
+    return (column for column, _ in widths_of(shape))
+
+
+def widths_of(shape: Shape) -> Iterator[tuple[int, int]]:
+    """The physical columns of a shape, each with the bytes that one of its values takes besides a text, about. A null takes as many."""
     match shape:
         case Leaf(column=column):
-            yield column
+            yield column, width_of(shape)
         case Record(fields):
             for field in fields:
-                yield from columns_of(field.shape)
+                yield from widths_of(field.shape)
         case Array(column=column, items=items):
-            yield column
-            yield from columns_of(items)
+            yield column, 4
+            yield from widths_of(items)
         case Map(column=column, key=key, value=value):
-            yield column
-            yield key.column
-            yield from columns_of(value)
+            yield column, 4
+            yield key.column, width_of(key)
+            yield from widths_of(value)
         case Union(branches):
             for branch in branches:
                 if branch is not None:
-                    yield branch.column
-                    yield from columns_of(branch.shape)
+                    yield branch.column, width_of(branch.shape)
+                    yield from widths_of(branch.shape)

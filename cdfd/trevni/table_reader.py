@@ -17,7 +17,7 @@ from cdfd.trevni.assembly import assemble
 from cdfd.trevni.column_reader import ColumnReader
 from cdfd.trevni.metadata import RESERVED, ColumnMetadata, FileMetadata
 from cdfd.trevni.rows import LOAD_BYTES, Reader, Run, run_all
-from cdfd.trevni.shapes import Array, Field, Leaf, Record, Shape, Union, arrow_field, columns_of, width_of
+from cdfd.trevni.shapes import Array, Field, Leaf, Record, Shape, Union, arrow_field, widths_of
 from cdfd.trevni.source import Source
 from cdfd.trevni.values.value_types import ARROW
 
@@ -177,10 +177,9 @@ class TableReader:
             TrevniError: the file is damaged.
         """
         schema = arrow_schema(shape, self.metadata)
-        numbers = list(columns_of(shape))
-        width = max(1, width_of(shape))
+        widths = dict(widths_of(shape))
         windows = self.reader.windows(
-            numbers, start, end, most=rows, width=width, load_bytes=load_bytes, most_bytes=most_bytes, run=run
+            widths, start, end, most=rows, widths=widths, load_bytes=load_bytes, most_bytes=most_bytes, run=run
         )
         for window in windows:
             count = window.end - window.start
