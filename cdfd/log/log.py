@@ -83,7 +83,7 @@ class DeltaLog(EntryReader):
                 f"version {version} replaces the schema and deletes rows, and the schema before it is no longer in the log",
                 table=self.storage.uri,
                 version=version,
-                hint=f"Log clean-up removed it; start at version {version + 1}, or from a snapshot",
+                hint=f"Log clean-up removed it: go on at version {version + 1} by `cdfd progress set`, or run `cdfd progress reset`",
             )
         return replace(header, version=version - 1)
 

@@ -24,7 +24,7 @@ MAX_OBJECTS, MAX_BYTES = 1024, 72 << 20
 """Announced objects that are not read yet, at most, and bytes that are fetched of them. Small ones are read in groups of many."""
 RUNNING_BYTES = 32 << 20
 """Bytes that are being fetched at a time, at most, and one range more."""
-RUNNING_REQUESTS = CONNECTIONS // 2
+RUNNING_REQUESTS = CONNECTIONS * 3 // 4
 """Requests that are running at a time, at most. All tables share the connections of a client, and the requests of one may hang."""
 
 

@@ -34,7 +34,7 @@ def main() -> int:
             sys.stdout.write(f"{URL}: {error}\n")
             return 1
         if status != 200:
-            sys.stdout.write(f"not ready: {json.dumps(document['not_ready'])}\n")
+            sys.stdout.write(f"not ready: {json.dumps(document.get('not_ready', 'see /status'))}\n")
             return 1
         roles.add(document["role"])
     if roles == {"standby"}:

@@ -238,9 +238,9 @@ def login_of(settings: Settings) -> Callable[[], str | None]:
 
         return bearer
     username, password = settings.username, settings.password
-    if username is None:
+    if username is None or password is None:
         return lambda: None
-    return lambda: basic(username.reveal(), "" if password is None else password.reveal())
+    return lambda: basic(username.reveal(), password.reveal())
 
 
 _contexts: dict[tuple[str | None, ...], tuple[tuple[FileState, ...], ssl.SSLContext]] = {}
