@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from cdfd.daemon.supervision import process
-from cdfd.daemon.supervision.process import Threads
+from cdfd.runtime import threads as executor
+from cdfd.runtime.threads import Threads
 
 WITHIN = 20.0
 
@@ -98,7 +98,7 @@ def test_errors_and_cancellations_reach_the_caller() -> None:
 def test_a_call_whose_thread_cannot_start_waits_for_another_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     threads, gate = Threads(), threading.Event()
     busy = threads.submit(gate.wait, WITHIN)
-    monkeypatch.setattr(process, "Thread", Unstartable)
+    monkeypatch.setattr(executor, "Thread", Unstartable)
     waiting = [threads.submit(int, number) for number in range(3)]
     assert threads.count == 1
     gate.set()
@@ -110,7 +110,7 @@ def test_a_call_whose_thread_cannot_start_waits_for_another_thread(monkeypatch: 
 def test_without_any_thread_a_call_fails_and_later_calls_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
     threads = Threads(1)
     with monkeypatch.context() as patches:
-        patches.setattr(process, "Thread", Unstartable)
+        patches.setattr(executor, "Thread", Unstartable)
         with pytest.raises(RuntimeError, match="no more threads"):
             threads.submit(int)
     assert threads.submit(int, 1).result(WITHIN) == 1
