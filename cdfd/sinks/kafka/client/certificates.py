@@ -1,7 +1,7 @@
 """Certificates and keys of the connections to Kafka. Both clients read the files themselves; here they are checked first."""
 
 import ssl
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -44,35 +44,47 @@ class TlsFiles:
         return True
 
 
-_checked: dict[tuple[str | None, ...], tuple[FileState, ...]] = {}
+_loaded: dict[Hashable, tuple[tuple[FileState, ...], ssl.SSLContext]] = {}
+
+
+def load_files(key: Hashable, paths: Sequence[str | None], load: Callable[[], ssl.SSLContext]) -> ssl.SSLContext:
+    """The result of `load`, the same until files change: each table that is opened asks, and a file of authorities takes 25 ms.
+
+    Args:
+        key: of the result.
+        paths: of the files.
+        load: reads them. Its errors are raised, and it is called again the next time.
+    """
+    states = states_of(paths)  # before the content: a change in between is seen at the next call
+    if key not in _loaded or _loaded[key][0] != states:
+        _loaded[key] = states, load()
+    return _loaded[key][1]
 
 
 def check_files(security: Security) -> None:
-    """Load certificates and keys once. The error names the setting that is wrong.
-
-    Files that were usable are loaded again only if they have changed: each table that is opened asks, and a file of authorities takes 25 ms.
+    """Load certificates and keys, unless that was done. The error names the setting that is wrong.
 
     Raises:
         ConfigError: a file cannot be used.
     """
-    paths = security.ca_path, security.certificate_path, security.key_path
     # Without a password, OpenSSL would prompt for one on the terminal.
     password = "" if security.key_password is None else security.key_password.reveal()
-    key = (*paths, password)
-    states = states_of(paths)  # before the content: a change in between is seen at the next call
-    if _checked.get(key) == states:
-        return
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    if security.ca_path is not None:
-        with _usable("ca_path", security.ca_path, "Expected certificates as PEM"):
-            context.load_verify_locations(security.ca_path)
-    if security.certificate_path is not None and security.key_path is not None:
-        with _usable("certificate_path", security.certificate_path, "Expected a readable file"):
-            open(security.certificate_path, "rb").close()
-        with _usable("key_path", security.key_path, "Expected the certificate's key as PEM, and its key_password"):
-            open(security.key_path, "rb").close()
-            context.load_cert_chain(security.certificate_path, security.key_path, password)
-    _checked[key] = states
+
+    def load() -> ssl.SSLContext:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        if security.ca_path is not None:
+            with _usable("ca_path", security.ca_path, "Expected certificates as PEM"):
+                context.load_verify_locations(security.ca_path)
+        if security.certificate_path is not None and security.key_path is not None:
+            with _usable("certificate_path", security.certificate_path, "Expected a readable file"):
+                open(security.certificate_path, "rb").close()
+            with _usable("key_path", security.key_path, "Expected the certificate's key as PEM, and its key_password"):
+                open(security.key_path, "rb").close()
+                context.load_cert_chain(security.certificate_path, security.key_path, password)
+        return context
+
+    paths = security.ca_path, security.certificate_path, security.key_path
+    load_files(("sink.security", *paths, password), paths, load)
 
 
 @contextmanager

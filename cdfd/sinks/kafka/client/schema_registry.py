@@ -10,9 +10,9 @@ from urllib.parse import quote
 
 import urllib3
 
-from cdfd.config.mounted import FileState, states_of
 from cdfd.encode.registered import Kind
 from cdfd.errors import ConfigError, SchemaChangedError, SinkError
+from cdfd.sinks.kafka.client.certificates import load_files
 from cdfd.sinks.kafka.client.login import oauth_tokens
 from cdfd.sinks.kafka.settings import SchemaRegistry as Settings
 
@@ -243,32 +243,24 @@ def login_of(settings: Settings) -> Callable[[], str | None]:
     return lambda: basic(username.reveal(), password.reveal())
 
 
-_contexts: dict[tuple[str | None, ...], tuple[tuple[FileState, ...], ssl.SSLContext]] = {}
-
-
 def tls_of(settings: Settings) -> ssl.SSLContext | None:
-    """How connections are secured; None without TLS, or as the system has it. `ConfigError` where a file cannot be used.
-
-    It is the same for all tables until the files change: loading them takes 25 ms, and each table that is opened asks.
-    """
+    """How connections are secured; None without TLS, or as the system has it. `ConfigError` where a file cannot be used."""
     paths = settings.ca_path, settings.certificate_path, settings.key_path
-    if not any(paths):
-        return None
-    states = states_of(paths)  # before the content: a change in between is seen at the next call
-    if paths in _contexts and _contexts[paths][0] == states:
-        return _contexts[paths][1]
-    try:
-        context = ssl.create_default_context(cafile=settings.ca_path)
-        if settings.certificate_path is not None:
-            context.load_cert_chain(settings.certificate_path, settings.key_path)
-    except OSError as error:
-        reason = getattr(error, "reason", None) or error.strerror or "not PEM"
-        raise ConfigError(
-            f"the certificates of sink.schema_registry cannot be used: {reason}",
-            hint="Check ca_path, certificate_path and key_path: expected readable files as PEM, a key without a password",
-        ) from error
-    _contexts[paths] = states, context
-    return context
+
+    def load() -> ssl.SSLContext:
+        try:
+            context = ssl.create_default_context(cafile=settings.ca_path)
+            if settings.certificate_path is not None:
+                context.load_cert_chain(settings.certificate_path, settings.key_path)
+        except OSError as error:
+            reason = getattr(error, "reason", None) or error.strerror or "not PEM"
+            raise ConfigError(
+                f"the certificates of sink.schema_registry cannot be used: {reason}",
+                hint="Check ca_path, certificate_path and key_path: expected readable files as PEM, a key without a password",
+            ) from error
+        return context
+
+    return load_files(("sink.schema_registry", *paths), paths, load) if any(paths) else None
 
 
 def _message(answer: Any) -> str:
