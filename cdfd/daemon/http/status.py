@@ -142,18 +142,16 @@ class Status:
         """The monitor of a table of the configuration, by its name."""
         return self._tables[name]
 
-    def add(self, table: settings.Table, *, starts_at_work: bool | None = None) -> TableMonitor:
+    def add(self, table: settings.Table, *, starts_at_work: bool) -> TableMonitor:
         """The monitor of a table that the daemon starts to deliver.
 
         Args:
             table: its settings.
-            starts_at_work: whether the daemon was ready before it started to deliver this table and others; None: whether it is.
+            starts_at_work: whether the daemon was ready before it started to deliver this table and others.
         """
         earlier = self._tables.get(table.name)
         if earlier is not None and earlier.table == table:
             return earlier
-        if starts_at_work is None:
-            starts_at_work = not self.not_ready()
         monitor = self._tables[table.name] = self._monitor(table, starts_at_work=starts_at_work)
         return monitor
 

@@ -339,12 +339,14 @@ def test_a_table_that_never_delivered_is_not_ready_while_it_fails(orders: TableM
 
 
 def test_a_table_that_joins_a_ready_daemon_has_time_to_start(status: Status, clock: ManualClock) -> None:
-    at_first = status.add(Table(name="at-first", uri="/at-first", topic="at-first"))
+    at_first = status.add(
+        Table(name="at-first", uri="/at-first", topic="at-first"), starts_at_work=not status.not_ready()
+    )
     assert at_first.not_ready() == "not started yet"
     for monitor in status.tables():
         monitor.started(at(1))
         monitor.at_tip()
-    joined = status.add(Table(name="joined", uri="/joined", topic="joined"))
+    joined = status.add(Table(name="joined", uri="/joined", topic="joined"), starts_at_work=not status.not_ready())
     assert joined.not_ready() is None
     clock.advance(START_SECONDS)
     assert joined.not_ready() == "not started yet"
@@ -451,20 +453,25 @@ class TestStandby:
     def test_leader_is_ready_once_its_tables_deliver(self, status: Status) -> None:
         self.read(status, Claim("me", 1))
         assert list(status.not_ready()) == ["leader"]
-        monitors = [status.add(table) for table in configuration().listed]
+        monitors = [status.add(table, starts_at_work=not status.not_ready()) for table in configuration().listed]
         status.has_begun = True
         assert status.not_ready() == {monitor.name: "not started yet" for monitor in monitors}
         for monitor in monitors:
             monitor.started(at(1))
             monitor.at_tip()
         assert status.not_ready() == {}
-        assert status.add(Table(name="joined", uri="/joined", topic="joined")).not_ready() is None
+        assert (
+            status.add(
+                Table(name="joined", uri="/joined", topic="joined"), starts_at_work=not status.not_ready()
+            ).not_ready()
+            is None
+        )
         status.stand_by()
         assert list(status.not_ready()) == ["leader"]
 
     def test_leader_that_steps_down_forgets_its_tables(self, status: Status) -> None:
         self.read(status, Claim("me", 1))
-        status.add(configuration().listed[0])
+        status.add(configuration().listed[0], starts_at_work=not status.not_ready())
         assert (status.role, status.leader, len(status.tables())) == ("leader", "me", 1)
         assert 'cdfd_leader{pipeline="shop"} 1.0' in status.metrics()().decode()
         status.stand_by()

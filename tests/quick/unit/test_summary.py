@@ -51,7 +51,7 @@ def test_a_table_that_left_and_joined_again_counts_from_zero() -> None:
     assert summary.line() == Line(2, 2000, 0, 0.0, 0)
     history.sample()
     status.remove("orders")
-    again = status.add(orders.table)
+    again = status.add(orders.table, starts_at_work=not status.not_ready())
     again.started(at(5))
     again.committed(at(6), [version(5)], {"insert": 10}, 1)
     again.at_tip()
