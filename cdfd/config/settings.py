@@ -5,7 +5,6 @@ Sinks of other packages import the types of their settings from here. `docs/refe
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import combinations
 from typing import Annotated, Any, TypeVar
@@ -65,7 +64,7 @@ from cdfd.config.sinks import (
     with_defaults_of_sink,
 )
 from cdfd.config.stores import Catalogs, Storage
-from cdfd.config.table import RateLimits, Table
+from cdfd.config.table import RateLimits, Table, owners
 from cdfd.config.table_folders import TableFolders, canonical
 from cdfd.errors import ConfigError
 
@@ -210,7 +209,7 @@ class Settings(Section):
             raise Conflicts((("ledger",), "required with delivery at_least_once, which keeps positions nowhere else"))
         if progress.ledger.kind == "table":
             place, entries = progress.ledger.uri, info.data.get("tables", ())
-            _folders_in(entries).check_apart(("ledger",), place)
+            TableFolders([table.uri for table in _tables_in(entries)]).check_apart(("ledger",), place)
             for index, entry in enumerate(entries):
                 # The topics of tables that are yet to be discovered may have any name.
                 topic = entry.topic if isinstance(entry, Table) else ""
@@ -240,8 +239,9 @@ class Settings(Section):
         if sink.pipeline is not None:
             raise Conflicts((("pipeline",), "needs `sinks`; with `sink`, set `pipeline` of the file"))
         entries = info.data.get("tables", ())
-        folders = _folders_in(entries)
-        for table in _tables_in(entries):
+        tables = _tables_in(entries)
+        folders = TableFolders([table.uri for table in tables])
+        for table in tables:
             for key, place in sink.places(table.topic).items():
                 folders.check_apart((key,), place)
         for index, table in enumerate(entries):
@@ -375,18 +375,6 @@ _ONLY_OF_SEVERAL: dict[str, Any] = {"sinks": True, "tables": {"__all__": {"sinks
 
 def _tables_in(entries: tuple[Table | Discovery, ...]) -> tuple[Table, ...]:
     return tuple(entry for entry in entries if isinstance(entry, Table))
-
-
-def _folders_in(entries: tuple[Table | Discovery, ...]) -> TableFolders:
-    return TableFolders([table.uri for table in _tables_in(entries)])
-
-
-def owners(name: str) -> list[str]:
-    """The names of tables of which a part or a backfill may have this name in Kafka."""
-    return [name[: match.start()] for match in _OF_PARTS.finditer(name)]
-
-
-_OF_PARTS = re.compile(r"(?=\.part\.|\.backfill)")
 
 
 def _meetings(by_sink: Mapping[str, Settings]) -> Iterator[tuple[Path, str]]:

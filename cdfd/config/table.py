@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -301,3 +302,11 @@ class Table(TableOptions, TableNames):
     def published_headers(self) -> Mapping[str, str]:
         """The columns of record headers by their published names."""
         return dict(zip(self.headers, self.shape.published_key(tuple(self.headers.values())), strict=True))
+
+
+def owners(name: str) -> list[str]:
+    """The names of tables of which a part or a backfill may have this name in Kafka."""
+    return [name[: match.start()] for match in _OF_PARTS.finditer(name)]
+
+
+_OF_PARTS = re.compile(r"(?=\.part\.|\.backfill)")

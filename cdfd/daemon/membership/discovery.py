@@ -12,7 +12,8 @@ from weakref import WeakValueDictionary
 
 from cdfd.config.discovery import Discovery, TableEntry
 from cdfd.config.problems import quoted
-from cdfd.config.settings import Settings, Table, owners
+from cdfd.config.settings import Settings, Table
+from cdfd.config.table import owners
 from cdfd.config.table_folders import TableFolders, canonical, real
 from cdfd.daemon.membership.shard import Shard
 from cdfd.deliver import configured
