@@ -1,6 +1,8 @@
-"""Functions that must not run in the thread of the event loop."""
+"""Work that must not keep the event loop busy."""
 
+import asyncio
 import threading
+from collections.abc import Coroutine
 from typing import Any
 
 import pytest
@@ -17,3 +19,19 @@ def observe_threads(monkeypatch: pytest.MonkeyPatch, module: Any, name: str) -> 
 
     monkeypatch.setattr(module, name, observed)
     return threads
+
+
+async def turns_during(work: Coroutine[Any, Any, object]) -> int:
+    """How often another task has its turn."""
+    turns = 0
+
+    async def other() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    task = asyncio.create_task(other())
+    await work
+    task.cancel()
+    return turns

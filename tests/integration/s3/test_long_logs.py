@@ -1,11 +1,10 @@
 """A log of a hundred thousand entries: what listing it costs, in requests and in memory. The server is a stub that has nothing but names."""
 
 import asyncio
-import threading
 import tracemalloc
 from collections.abc import Iterator
 from contextlib import aclosing
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
@@ -13,6 +12,7 @@ import pytest
 from cdfd.log.log import DeltaLog
 from cdfd.storage.location import open_storage
 from cdfd.storage.s3.storage import S3Storage
+from tests.support.http_server import http_server
 
 ENTRIES = 100_000
 CHECKPOINT = ENTRIES - 11
@@ -76,18 +76,14 @@ def _is_before(name: str) -> bool:
 @pytest.fixture
 def names() -> Iterator[type[_Names]]:
     handler = type("Handler", (_Names,), {"asked": []})
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        handler.port = server.server_port  # type: ignore[attr-defined]
-        thread = threading.Thread(target=server.serve_forever, name="names")
-        thread.start()
+    with http_server(handler) as url:
+        handler.url = url  # type: ignore[attr-defined]
         yield handler
-        server.shutdown()
-        thread.join()
 
 
 def store(names: type[_Names]) -> S3Storage:
     options = {
-        "endpoint_url": f"http://127.0.0.1:{names.port}",  # type: ignore[attr-defined]
+        "endpoint_url": names.url,  # type: ignore[attr-defined]
         "region": "us-east-1",
         "access_key_id": "a",
         "secret_access_key": "b",

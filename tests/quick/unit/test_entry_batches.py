@@ -1,9 +1,8 @@
 """Entries that are read together, by a reader that is behind: the same ones as one by one, whatever happens to them meanwhile."""
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -20,6 +19,7 @@ from cdfd.storage.local import LocalStorage
 from tests.support.lake import Lake, entry_path, rows, table
 from tests.support.manual_time import ManualClock
 from tests.support.memory_storage import MemoryStorage
+from tests.support.threads import turns_during
 
 VERSIONS = 200
 
@@ -117,22 +117,6 @@ async def test_others_get_more_turns_if_entries_are_large(remote: bool, clock: M
             await log.entry(version)
 
     assert await turns_during(read()) >= size // entry_reader.YIELD_BYTES
-
-
-async def turns_during(work: Coroutine[Any, Any, object]) -> int:
-    """How often another task has its turn."""
-    turns = 0
-
-    async def other() -> None:
-        nonlocal turns
-        while True:
-            turns += 1
-            await asyncio.sleep(0)
-
-    task = asyncio.create_task(other())
-    await work
-    task.cancel()
-    return turns
 
 
 @pytest.mark.parametrize("missing", range(MIN_RUN + 1, 40, 5))

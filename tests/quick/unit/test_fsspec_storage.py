@@ -32,7 +32,7 @@ from cdfd.storage.fsspec_storage import FsspecStorage, _modified_ms
 from cdfd.storage.location import open_storage
 from tests.support.fsspec_systems import MemorySystem
 from tests.support.lake import SCHEMA, WITHIN, rows
-from tests.support.threads import observe_threads
+from tests.support.threads import observe_threads, turns_during
 
 
 class Custom(MemoryFileSystem):  # type: ignore[misc]  # fsspec has no types
@@ -192,20 +192,13 @@ async def test_a_long_listing_is_made_in_a_thread_and_returned_in_pages(
         await store.put(name, b"x")
     monkeypatch.setattr(fsspec_storage, "_LISTING_PAGE", 10)
     threads = observe_threads(monkeypatch, fsspec_storage, "_as_stat")
-    turns = 0
-
-    async def other() -> None:
-        nonlocal turns
-        while True:
-            turns += 1
-            await asyncio.sleep(0)
-
     listing = store.list("a/0", "a/019")
     assert (await anext(listing)).path == "a/020"
-    task = asyncio.create_task(other())
-    assert [stat.path async for stat in listing] == names[21:]
-    task.cancel()
-    assert turns >= 7
+
+    async def read() -> None:
+        assert [stat.path async for stat in listing] == names[21:]
+
+    assert await turns_during(read()) >= 7
     assert threads == [True] * 80
 
 

@@ -6,12 +6,13 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 from cdfd.runtime.clock import SystemClock
 from cdfd.storage.local import LocalStorage
 from tests.support.helm.chart import FOLDER
+from tests.support.http_server import http_server
 from tests.support.kafka.daemon_process import Daemon
 from tests.support.kafka.node import free_ports
 from tests.support.lake import run, table
@@ -46,14 +47,8 @@ def kubernetes(pods: dict[str, tuple[str, Daemon]]) -> Iterator[str]:
         def log_message(self, *_: object) -> None:
             """Says nothing."""
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}"
-        finally:
-            server.shutdown()
-            thread.join()
+    with http_server(Handler) as url:
+        yield url
 
 
 def test_helm_test_shows_a_hand_over(tmp_path: Path) -> None:

@@ -3,21 +3,24 @@
 import json
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from itertools import cycle
 from typing import Any
 
 import pytest
 
 from tests.support.helm.chart import FOLDER
+from tests.support.http_server import http_server
 
 LEADER = 200, {"ready": True, "role": "leader", "not_ready": {}}
 STANDBY = 200, {"ready": True, "role": "standby", "not_ready": {}}
 ALONE = 200, {"ready": True, "role": "alone", "not_ready": {}}
 BROKEN = 503, {"ready": False, "role": "leader", "not_ready": {"orders": "nothing is delivered yet"}}
+
+CLOSED = 503, {"ready": False, "role": "leader"}
+"""The answer with `http.authentication`, without credentials."""
 
 
 @contextmanager
@@ -35,14 +38,14 @@ def service(*pods: tuple[int, dict[str, Any]]) -> Iterator[str]:
         def log_message(self, *_: object) -> None:
             """Says nothing."""
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}/readyz"
-        finally:
-            server.shutdown()
-            thread.join()
+    with http_server(Handler) as url:
+        yield f"{url}/readyz"
+
+
+def run(url: str) -> subprocess.CompletedProcess[str]:
+    """The script, as the pod of the test runs it."""
+    command = [sys.executable, "-I", "-c", (FOLDER / "files" / "ready.py").read_text()]
+    return subprocess.run(command, env={"CDFD_READY_URL": url}, capture_output=True, text=True, timeout=60, check=False)
 
 
 @pytest.mark.parametrize(
@@ -52,24 +55,19 @@ def service(*pods: tuple[int, dict[str, Any]]) -> Iterator[str]:
         ([ALONE], 0, "ready"),
         ([STANDBY, BROKEN], 1, 'not ready: {"orders": "nothing is delivered yet"}'),
         ([ALONE, ALONE, ALONE, BROKEN], 1, 'not ready: {"orders": "nothing is delivered yet"}'),
+        ([CLOSED], 1, 'not ready: "see /status"'),
         ([STANDBY, STANDBY], 1, "all processes stand by, and none delivers"),
     ],
 )
 def test_all_pods_are_asked(pods: list[tuple[int, dict[str, Any]]], code: int, text: str) -> None:
     with service(*pods) as url:
-        script = (FOLDER / "files" / "ready.py").read_text()
-        command = [sys.executable, "-I", "-c", script]
-        done = subprocess.run(
-            command, env={"CDFD_READY_URL": url}, capture_output=True, text=True, timeout=60, check=False
-        )
+        done = run(url)
     assert (done.returncode, done.stdout) == (code, f"{text}\n"), done.stderr
 
 
 def test_a_service_that_does_not_answer_is_not_ready() -> None:
     with service(ALONE) as url:
         pass
-    script = (FOLDER / "files" / "ready.py").read_text()
-    command = [sys.executable, "-I", "-c", script]
-    done = subprocess.run(command, env={"CDFD_READY_URL": url}, capture_output=True, text=True, timeout=60, check=False)
+    done = run(url)
     assert done.returncode == 1
     assert "refused" in done.stdout
