@@ -12,6 +12,7 @@ use parquet::arrow::arrow_reader::RowSelector;
 use super::columns::{Columns, Group};
 use super::failure::{Result, damaged};
 use super::file::OpenFile;
+use super::strings::{copied_fields, plain_fields};
 
 /// Threads of this process that decode.
 static DECODING: AtomicUsize = AtomicUsize::new(0);
@@ -40,7 +41,9 @@ pub struct Batches {
     columns: Vec<Columns>,
     /// For each column of a batch, the thread that decodes it, and its place there.
     places: Vec<(usize, usize)>,
+    /// As readers get it, and as batches have it.
     schema: SchemaRef,
+    copied: SchemaRef,
     /// Rows to return without columns, if no column is wanted.
     counted: usize,
     rows: usize,
@@ -79,6 +82,7 @@ impl Batches {
             columns: vec![],
             places: vec![],
             schema: Arc::new(Schema::empty()),
+            copied: Arc::new(Schema::empty()),
             counted: total,
             rows,
             threads,
@@ -115,18 +119,19 @@ impl Batches {
         let fields = places
             .iter()
             .map(|(thread, place)| Arc::clone(&columns[*thread].fields()[*place]));
-        let schema = Arc::new(Schema::new(fields.collect::<Fields>()));
+        let fields = fields.collect::<Fields>();
         Ok(Self {
             columns,
             places,
-            schema,
+            schema: Arc::new(Schema::new(plain_fields(&fields))),
+            copied: Arc::new(Schema::new(copied_fields(&fields))),
             counted: 0,
             rows,
             threads,
         })
     }
 
-    /// The columns of batches.
+    /// The columns of batches. Their strings are binaries in memory.
     pub fn schema(&self) -> SchemaRef {
         Arc::clone(&self.schema)
     }
@@ -197,7 +202,7 @@ impl Batches {
     fn batch(&self, columns: Vec<arrow_array::ArrayRef>, rows: usize) -> Result<RecordBatch> {
         let options = RecordBatchOptions::new().with_row_count(Some(rows));
         Ok(RecordBatch::try_new_with_options(
-            self.schema(),
+            Arc::clone(&self.copied),
             columns,
             &options,
         )?)

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::failure::{Failure, Result, too_large};
+use super::spares::Spares;
 
 /// Bytes of the open pages and dictionaries of all columns, and of one row, at most.
 pub const OPEN_BYTES: u64 = 512 << 20;
@@ -23,6 +24,7 @@ pub struct Charge {
     used: AtomicU64,
     open: AtomicU64,
     failure: Mutex<Option<Failure>>,
+    pub spares: Spares,
 }
 
 impl Charge {

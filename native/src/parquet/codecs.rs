@@ -3,16 +3,21 @@
 //! The codecs of the crate `parquet` let gzip, brotli and LZ4 frames write as much as they want, so a page of 1 MB takes 1 GB.
 
 use std::io::{Cursor, Read};
+use std::mem::take;
 
+use bytes::Bytes;
 use parquet::basic::Compression;
 
-use super::failure::{Result, damaged};
+use super::failure::{Result, damaged, too_large};
+use super::spares::{Page, Spares};
 
 /// Decompresses the pages of a column. Its state is used again for each page.
 pub struct Decompressor {
     codec: Compression,
     snappy: snap::raw::Decoder,
     zstd: Option<zstd::bulk::Decompressor<'static>>,
+    /// The page that was decompressed last. The crate `parquet` refers to it until it has the next one.
+    last: Page,
 }
 
 impl Decompressor {
@@ -21,6 +26,7 @@ impl Decompressor {
             codec,
             snappy: snap::raw::Decoder::new(),
             zstd: None,
+            last: Page::default(),
         }
     }
 
@@ -29,14 +35,49 @@ impl Decompressor {
         matches!(self.codec, Compression::UNCOMPRESSED)
     }
 
-    /// Appends what `stored` decompresses to, which must be `size` bytes.
+    /// A page of `size` bytes, of which the first `plain` are stored as they are.
     ///
     /// Memory is touched as bytes come out of the codec, so a header that promises more than there is takes none.
-    pub fn append(&mut self, stored: &[u8], size: usize, out: &mut Vec<u8>) -> Result<()> {
-        let before = out.len();
+    pub fn page(
+        &mut self,
+        stored: &[u8],
+        plain: usize,
+        size: usize,
+        spares: &Spares,
+    ) -> Result<Bytes> {
+        spares.keep(take(&mut self.last));
+        let mut page = spares
+            .take(size)
+            .map_err(|_| too_large!("a page of {size} bytes, for which there is no memory"))?;
+        if plain > 0 || size == 0 {
+            page.clear();
+            page.extend_from_slice(&stored[..plain]);
+        }
+        // A page of nulls may have no bytes at all, and no codec's empty stream either.
+        if size > plain {
+            self.write(&stored[plain..], plain, size - plain, &mut page)?;
+        }
+        let room = page.capacity();
+        let page = Bytes::from(page);
+        self.last = (page.clone(), room);
+        Ok(page)
+    }
+
+    /// Writes what `stored` decompresses to, which must be `size` bytes, after the first `before` bytes of `out`. Later bytes of
+    /// `out` are written over.
+    fn write(
+        &mut self,
+        stored: &[u8],
+        before: usize,
+        size: usize,
+        out: &mut Vec<u8>,
+    ) -> Result<()> {
+        if !matches!(self.codec, Compression::SNAPPY) {
+            out.truncate(before);
+        }
         match self.codec {
             Compression::UNCOMPRESSED => out.extend_from_slice(stored),
-            Compression::SNAPPY => self.append_snappy(stored, size, out)?,
+            Compression::SNAPPY => self.write_snappy(stored, before, size, out)?,
             Compression::GZIP(_) => {
                 append_all(flate2::bufread::MultiGzDecoder::new(stored), size, out)?
             }
@@ -65,7 +106,13 @@ impl Decompressor {
         }
     }
 
-    fn append_snappy(&mut self, stored: &[u8], size: usize, out: &mut Vec<u8>) -> Result<()> {
+    fn write_snappy(
+        &mut self,
+        stored: &[u8],
+        before: usize,
+        size: usize,
+        out: &mut Vec<u8>,
+    ) -> Result<()> {
         let promised = snap::raw::decompress_len(stored)
             .map_err(|error| damaged!("a damaged page: {error}"))?;
         // Each three bytes give 64 at most.
@@ -75,7 +122,6 @@ impl Decompressor {
                 stored.len()
             ));
         }
-        let before = out.len();
         out.resize(before + size, 0);
         let written = self.snappy.decompress(stored, &mut out[before..]);
         out.truncate(before + written.map_err(|error| damaged!("a damaged page: {error}"))?);

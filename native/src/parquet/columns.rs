@@ -20,7 +20,7 @@ use super::failure::{Failure, Result, damaged, too_large};
 use super::file::OpenFile;
 use super::pages::Chunks;
 use super::siblings::{Sibling, Siblings};
-use super::strings::{plain_batch, plain_fields};
+use super::strings::plain_batch;
 
 /// Bytes of a batch's values of fixed width, about, at most.
 const BATCH_BYTES: u64 = 32 << 20;
@@ -83,6 +83,7 @@ impl Columns {
         // The footer's size of strings is a guess. It saves reading the first pages twice.
         let width = width.saturating_add(text_bytes(&groups, leaves));
         let rows = rows.clamp(1, usize::try_from(BATCH_BYTES / width).unwrap_or(1).max(1));
+        let rows = (rows / values_of_row(&groups, leaves)).max(1);
         let charge = Arc::default();
         let reader = begin(
             &groups,
@@ -106,7 +107,7 @@ impl Columns {
             done: 0,
             rows,
             reader: Some(reader),
-            fields: plain_fields(&fields),
+            fields,
             ready: None,
             waiting: None,
             leaves: leaves.to_vec(),
@@ -115,7 +116,7 @@ impl Columns {
         })
     }
 
-    /// The columns of batches.
+    /// The columns as they are decoded.
     pub fn fields(&self) -> &Fields {
         &self.fields
     }
@@ -242,6 +243,24 @@ fn text_bytes(groups: &[Group], leaves: &[usize]) -> u64 {
         .map(|size| u64::try_from(size).unwrap_or(0))
         .fold(0, u64::saturating_add);
     bytes / rows.max(1)
+}
+
+/// How many values a row has in the longest of its lists, about, as the footers say. The crate `parquet` copies what it has read of a batch with
+/// each further page, so a batch has as many values as it has rows without lists.
+fn values_of_row(groups: &[Group], leaves: &[usize]) -> usize {
+    let rows = groups
+        .iter()
+        .map(|(file, group)| file.rows(*group) as u64)
+        .sum::<u64>();
+    let values_of = |leaf: &usize| {
+        let values = groups.iter().map(|(file, group)| {
+            let values = file.metadata.row_group(*group).column(*leaf).num_values();
+            u64::try_from(values).unwrap_or(0)
+        });
+        values.fold(0, u64::saturating_add)
+    };
+    let most = leaves.iter().map(values_of).max().unwrap_or(0);
+    usize::try_from(most / rows.max(1)).unwrap_or(1).max(1)
 }
 
 /// Whether the crate `parquet` has found text that is not UTF-8. It does not say where.

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use arrow_schema::{DataType, Field, FieldRef, Fields, Schema, SchemaRef, TimeUnit};
+use bytes::Bytes;
 use parquet::arrow::{ProjectionMask, parquet_to_arrow_schema_by_columns};
 use parquet::basic::{Compression, ConvertedType, Repetition, Type};
 use parquet::file::metadata::{
@@ -81,7 +82,7 @@ pub struct OpenFile {
     pub source: Source,
     pub metadata: Arc<ParquetMetaData>,
     pub leaves: Vec<Arc<Leaf>>,
-    footer: bytes::Bytes,
+    footer: Bytes,
 }
 
 impl OpenFile {
@@ -276,7 +277,7 @@ fn share_levels(group: &SchemaType, levels: Shared, shared: &mut Shared, leaves:
     }
 }
 
-fn read_footer(source: &Source) -> Result<bytes::Bytes> {
+fn read_footer(source: &Source) -> Result<Bytes> {
     let size = source.size();
     if size < (4 + ENDING_BYTES) as u64 {
         return Err(damaged!(
@@ -284,7 +285,12 @@ fn read_footer(source: &Source) -> Result<bytes::Bytes> {
         ));
     }
     let tail_bytes = size.min(TAIL_BYTES as u64) as usize;
-    let tail = source.read(size - tail_bytes as u64, tail_bytes, tail_bytes)?;
+    let tail = source.read(
+        size - tail_bytes as u64,
+        tail_bytes,
+        tail_bytes,
+        Bytes::new(),
+    )?;
     let tail = tail.slice(..tail_bytes);
     let (before, ending) = tail.split_at(tail_bytes - ENDING_BYTES);
     match &ending[4..] {
@@ -308,7 +314,12 @@ fn read_footer(source: &Source) -> Result<bytes::Bytes> {
         return Ok(tail.slice(start..start + length));
     }
     Ok(source
-        .read(size - (length + ENDING_BYTES) as u64, length, length)?
+        .read(
+            size - (length + ENDING_BYTES) as u64,
+            length,
+            length,
+            Bytes::new(),
+        )?
         .slice(..length))
 }
 

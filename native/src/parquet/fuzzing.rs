@@ -4,6 +4,8 @@ use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
 
 use arrow_array::{Array, BooleanArray, RecordBatch};
+use arrow_data::ArrayData;
+use arrow_schema::{ArrowError, DataType};
 use arrow_select::concat::concat_batches;
 use arrow_select::filter::filter_record_batch;
 use bytes::Bytes;
@@ -207,8 +209,10 @@ fn read(
     })?;
     let (mut first, mut count) = (Vec::new(), 0);
     while let Some(batch) = batches.next()? {
-        for column in batch.columns() {
-            if let Err(error) = column.to_data().validate_full() {
+        let schema = batches.schema();
+        for (field, column) in schema.fields().iter().zip(batch.columns()) {
+            let checked = typed(&column.to_data(), field.data_type());
+            if let Err(error) = checked.and_then(|data| data.validate_full()) {
                 fail(&error.to_string());
             }
         }
@@ -221,6 +225,20 @@ fn read(
         }
     }
     Ok((first, count))
+}
+
+/// An array with the types that readers get: strings, and not binaries.
+fn typed(data: &ArrayData, kind: &DataType) -> std::result::Result<ArrayData, ArrowError> {
+    let children: Vec<_> = match kind {
+        DataType::Struct(fields) => fields.iter().collect(),
+        DataType::List(item) | DataType::Map(item, _) => vec![item],
+        _ => return data.clone().into_builder().data_type(kind.clone()).build(),
+    };
+    let children = data.child_data().iter().zip(children);
+    let children = children.map(|(child, field)| typed(child, field.data_type()));
+    let children = children.collect::<std::result::Result<Vec<_>, _>>()?;
+    let builder = data.clone().into_builder().data_type(kind.clone());
+    builder.child_data(children).build()
 }
 
 /// Runs of rows, of which every second one is wanted.

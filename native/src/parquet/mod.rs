@@ -34,6 +34,7 @@ mod levels;
 mod pages;
 mod siblings;
 mod source;
+mod spares;
 mod strings;
 mod thrift;
 mod varint;

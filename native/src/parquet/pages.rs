@@ -234,22 +234,8 @@ impl Pages {
             }
             return Ok(stored);
         }
-        // It is not touched before it is written.
-        let mut page = Vec::new();
-        page.try_reserve_exact(header.size).map_err(|_| {
-            too_large!(
-                "column '{:.200}' has a page of {} bytes, for which there is no memory",
-                self.leaf.path,
-                header.size
-            )
-        })?;
-        page.extend_from_slice(&stored[..plain]);
-        // A page of nulls may have no bytes at all, and no codec's empty stream either.
-        if header.size > plain {
-            self.decompressor
-                .append(&stored[plain..], header.size - plain, &mut page)?;
-        }
-        Ok(page.into())
+        self.decompressor
+            .page(&stored, plain, header.size, &self.charge.spares)
     }
 
     /// Bytes of a data page that its values refer to, and bytes that are made of it, as far as both depend on more than a batch's rows.

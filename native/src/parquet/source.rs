@@ -1,7 +1,8 @@
 //! The bytes of a file: all of them in memory, or those of a local file, or those that a Python object reads.
 
 use std::fs::File;
-use std::io::{Read, Seek, SeekFrom};
+use std::io::{self, Read, Seek, SeekFrom};
+use std::mem::take;
 use std::sync::Mutex;
 
 use arrow_array::{Array, UInt8Array};
@@ -16,6 +17,10 @@ use super::failure::{Failure, Result, damaged};
 
 /// Bytes that are read at a time, at least, of a column of a file that is not in memory.
 const WINDOW: usize = 256 << 10;
+/// Bytes that are read of a local file for the header of a page.
+const HEADER: usize = 4 << 10;
+/// Bytes of a page of a local file that is read alone.
+const LARGE_PAGE: usize = 64 << 10;
 
 /// A file's bytes.
 pub enum Source {
@@ -58,8 +63,9 @@ impl Source {
         }
     }
 
-    /// At least `count` bytes from `at` on, and up to `most` if they come without another request.
-    pub fn read(&self, at: u64, count: usize, most: usize) -> Result<Bytes> {
+    /// At least `count` bytes from `at` on, and up to `most` if they come without another request. `used` are bytes that are no longer needed,
+    /// whose memory may be used for them.
+    pub fn read(&self, at: u64, count: usize, most: usize, used: Bytes) -> Result<Bytes> {
         let end = at
             .checked_add(count as u64)
             .filter(|end| *end <= self.size());
@@ -74,10 +80,16 @@ impl Source {
         let bytes = match self {
             Self::Memory(bytes) => bytes.slice(at as usize..at as usize + most),
             Self::Local { file, .. } => {
-                let mut bytes = Vec::with_capacity(most);
+                let mut bytes = if used.is_unique() {
+                    Vec::from(used)
+                } else {
+                    vec![]
+                };
+                bytes.resize(most, 0);
                 let mut file = lock(file);
                 file.seek(SeekFrom::Start(at))?;
-                (&*file).take(most as u64).read_to_end(&mut bytes)?;
+                let length = read_all(&mut file, &mut bytes)?;
+                bytes.truncate(length);
                 Bytes::from(bytes)
             }
             Self::Object { object, .. } => Python::attach(|py| {
@@ -95,6 +107,20 @@ impl Source {
         }
         Ok(bytes)
     }
+}
+
+/// Fills `bytes` as far as the file goes, and returns how many bytes it has.
+fn read_all(file: &mut File, bytes: &mut [u8]) -> io::Result<usize> {
+    let mut length = 0;
+    while length < bytes.len() {
+        match file.read(&mut bytes[length..]) {
+            Ok(0) => break,
+            Ok(count) => length += count,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(length)
 }
 
 /// A part of a file that is read from its beginning to its end.
@@ -120,15 +146,25 @@ impl Window {
 
     /// The next bytes, which stay: `count` of them at least.
     pub fn peek(&mut self, source: &Source, count: usize) -> Result<&[u8]> {
+        // The part of a large page that is read with its header would be read again with the page.
+        let is_long = matches!(source, Source::Local { .. }) && self.left() > WINDOW;
+        self.fill(source, count, if is_long { HEADER } else { WINDOW })
+    }
+
+    fn fill(&mut self, source: &Source, count: usize, most: usize) -> Result<&[u8]> {
         if self.buffered.len() < count {
-            self.buffered = source.read(self.at, count, WINDOW.min(self.left()))?;
+            let used = take(&mut self.buffered);
+            self.buffered = source.read(self.at, count, most.min(self.left()), used)?;
         }
         Ok(&self.buffered)
     }
 
     /// The next `count` bytes.
     pub fn take(&mut self, source: &Source, count: usize) -> Result<Bytes> {
-        self.peek(source, count)?;
+        // With the next header. The part of a large page that is read after this one would be read again.
+        let is_alone = matches!(source, Source::Local { .. }) && count >= LARGE_PAGE;
+        let most = if is_alone { 0 } else { WINDOW };
+        self.fill(source, count, most.max(count + HEADER))?;
         self.at += count as u64;
         Ok(self.buffered.split_to(count))
     }

@@ -7,6 +7,7 @@ import io
 import os
 import random
 import struct
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from datetime import date, datetime
 from decimal import Decimal
@@ -260,6 +261,46 @@ def test_strings_that_do_not_fit_into_a_batch() -> None:
         assert all(batch["long"].nbytes < 33 << 20 for batch in actual)
         assert len(actual) > 3
         same(actual, table.to_batches(), table.schema)
+
+
+@pytest.mark.parametrize("dictionary", [True, False])
+def test_strings_of_every_length(dictionary: bool) -> None:
+    """Short strings are copied in another way than long ones, and so are those at the end of a page."""
+    lengths = [*range(70), 12, 13, 0, 64, 65, 1000, 63]
+    texts = ["ä" * (length // 2) + "b" * (length % 2) for length in lengths]
+    with_nulls = [text if place % 3 else None for place, text in enumerate(texts)]
+    table = pa.table(
+        {
+            "text": texts,
+            "null": with_nulls,
+            "bytes": [text.encode() for text in texts],
+            "list": [[text, None] if text else None for text in texts],
+        }
+    )
+    data = stored(table, use_dictionary=dictionary)
+    same(read(data, 50), by_pyarrow(data, 50), table.schema)
+
+
+def test_a_batch_of_lists_has_as_many_values_as_rows_of_others() -> None:
+    """The crate copies what it has read of a batch with each further page."""
+    data = stored(pa.table({"list": [[number] * 10 for number in range(1000)], "id": range(1000)}))
+    assert [batch.num_rows for batch in read(data, 400)] == [40] * 25
+    assert [batch.num_rows for batch in read(data, 400, ["id"])] == [400, 400, 200]
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="Linux counts what a process reads")
+def test_large_pages_of_a_local_file_are_read_once(tmp_path: Path) -> None:
+    numbers = np.random.default_rng(1).integers(0, 1 << 60, 2_000_000)
+    path = tmp_path / "large.parquet"
+    pq.write_table(pa.table({"id": numbers}), path, use_dictionary=False, data_page_size=1 << 20)
+
+    def bytes_read() -> int:
+        return int(Path("/proc/self/io").read_text().split("rchar: ")[1].split()[0])
+
+    with pa.OSFile(str(path)) as file, reader.open_parquet(file) as opening:
+        before = bytes_read()
+        assert sum(batch.num_rows for batch in opening.batches(["id"], rows=65_536)) == len(numbers)
+        assert bytes_read() - before < 1.05 * path.stat().st_size
 
 
 def test_rows_of_every_encoding_are_read() -> None:
