@@ -82,32 +82,67 @@ class _End:
         self.error = error
 
 
-class _QueuedTask(Generic[B]):
-    """One task and the queue of its results. At most `depth` results wait in it."""
+class _Results(Generic[B]):
+    """Results that wait for the consumer: those that fit into `room` together, or one."""
 
-    def __init__(self, task: Task[B], depth: int) -> None:
+    def __init__(self, room: int) -> None:
+        self._room, self._size = room, 0
+        self._waiting: deque[tuple[B | _End, int]] = deque()
+        self._changed = threading.Condition()
+
+    def put(self, result: B | _End, size: int) -> None:
+        with self._changed:
+            while self._waiting and self._size + size > self._room:
+                self._changed.wait()
+            self._waiting.append((result, size))
+            self._size += size
+            self._changed.notify()
+
+    def get(self) -> B | _End:
+        with self._changed:
+            while not self._waiting:
+                self._changed.wait()
+            result, size = self._waiting.popleft()
+            self._size -= size
+            self._changed.notify()
+            return result
+
+    def clear(self) -> None:
+        with self._changed:
+            self._waiting.clear()
+            self._size = 0
+            self._changed.notify()
+
+
+def _one(_: object) -> int:
+    return 1
+
+
+class _QueuedTask(Generic[B]):
+    """One task and its results that wait."""
+
+    def __init__(self, task: Task[B], room: int, size_of: Callable[[B], int]) -> None:
         self.task = task
-        self.results: queue.Queue[B | _End] = queue.Queue(depth)
+        self.results = _Results[B](room)
         self.stopped = False
+        self._size_of = size_of
 
     def run(self) -> None:
         end = _End()
         try:
             for result in () if self.stopped else self.task():
-                self.results.put(result)
+                self.results.put(result, self._size_of(result))
                 if self.stopped:
                     return
                 yield_if_long()
         except BaseException as error:  # noqa: BLE001 - the consumer of the queue raises it
             end = _End(error)
-        self.results.put(end)
+        self.results.put(end, 0)
 
     def stop(self) -> None:
         self.stopped = True
-        # One `put` may be waiting for space. Emptying the queue lets it finish, and `run` then sees the flag.
-        with contextlib.suppress(queue.Empty):
-            while True:
-                self.results.get_nowait()
+        # One `put` may be waiting for room, and finishes now. `run` then sees the flag.
+        self.results.clear()
 
 
 class _OrderedPool(Generic[B]):
@@ -119,9 +154,9 @@ class _OrderedPool(Generic[B]):
 
     open: ClassVar[WeakSet[_OrderedPool[Any]]] = WeakSet()
 
-    def __init__(self, workers: int, depth: int) -> None:
+    def __init__(self, workers: int, room: int, size_of: Callable[[B], int]) -> None:
         self.started: deque[_QueuedTask[B] | Inline[B]] = deque()
-        self._depth = depth
+        self._room, self._size_of = room, size_of
         self._jobs: queue.SimpleQueue[_QueuedTask[B] | None] = queue.SimpleQueue()
         self._threads = [threading.Thread(target=self._work, name="cdfd-read", daemon=True) for _ in range(workers)]
         for thread in self._threads:
@@ -132,7 +167,7 @@ class _OrderedPool(Generic[B]):
         if isinstance(task, Inline):
             self.started.append(task)
             return
-        queued = _QueuedTask(task, self._depth)
+        queued = _QueuedTask(task, self._room, self._size_of)
         self.started.append(queued)
         if isinstance(task, After):
             task.ready.add_done_callback(lambda _: self._jobs.put(queued))
@@ -173,12 +208,20 @@ def _raise(error: CdfdError) -> NoReturn:
     raise error
 
 
-def run_in_order(tasks: Iterable[Task[B]], *, workers: int, ahead: int = 0, depth: int = 4) -> Iterator[B]:
+def run_in_order(
+    tasks: Iterable[Task[B]],
+    *,
+    workers: int,
+    ahead: int = 0,
+    room: int = 4,
+    size_of: Callable[[B], int] = _one,
+) -> Iterator[B]:
     """The results of all tasks, in the order of the tasks, while `workers` tasks run at a time.
 
-    Up to `ahead` tasks more are begun by workers whose tasks have ended, while their results wait for those of earlier tasks. At most
-    `(workers + ahead) * (depth + 1)` results wait. The first error is raised after all results that come before it. Closing the iterator
-    stops the running tasks. A single task runs in the calling thread, because nothing could run beside it.
+    Up to `ahead` tasks more are begun by workers whose tasks have ended, while their results wait for those of earlier tasks. Of each of
+    these `workers + ahead` tasks, as many results wait as fit into `room` by `size_of`, but at least one. Each worker may have one more. The
+    first error is raised after all results that come before it. Closing the iterator stops the running tasks. A single task runs in the
+    calling thread, because nothing could run beside it.
 
     With at most one `ahead`, a thread is always free for a task that was not `ready` before: of the tasks that follow it, at most
     `workers - 1` were begun meanwhile.
@@ -189,7 +232,7 @@ def run_in_order(tasks: Iterable[Task[B]], *, workers: int, ahead: int = 0, dept
         for task in chain(head, source):
             yield from task()
         return
-    pool = _OrderedPool[B](workers, depth)
+    pool = _OrderedPool[B](workers, room, size_of)
     try:
         for task in head:
             pool.start(task)

@@ -55,7 +55,15 @@ SMALL_FILE_BYTES = 512 << 10
 """Bytes of a small file, on average: it takes less time than its round trip."""
 
 
+AHEAD_BYTES = 32 << 20
+"""Bytes of a file's rows that wait for the rows of files before it."""
+
 _Task = Callable[[], Iterator[Scanned]]
+
+
+def _in_order(tasks: Iterable[_Task], workers: int) -> Iterator[Scanned]:
+    # Files differ in size and results come in order, so without another file cores would be idle.
+    return run_in_order(tasks, workers=workers, ahead=1, room=AHEAD_BYTES, size_of=lambda each: each.rows.nbytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,8 +158,7 @@ class Execution:
         version, ordinal = (-1, 0) if start is None else (start.version, start.ordinal)
         tasks = self._tasks(plans, 0 if start is None else start.part)
         columns: VersionColumns | None = None
-        # Files differ in size and results come in order, so without another file cores would be idle.
-        for scanned in run_in_order(tasks, workers=self._parallel_scans(), ahead=1):
+        for scanned in _in_order(tasks, self._parallel_scans()):
             if scanned.moved[1] and not self.keeps_moves:
                 scanned = with_moves_apart(scanned)
             shares, numbers = list[VersionRows](), list[tuple[int, int, int, int]]()
@@ -222,7 +229,7 @@ class Execution:
             shared,
             "version",
             planned,
-            lambda: run_in_order(self._tasks_of(plan, scans), workers=workers, ahead=1),
+            lambda: _in_order(self._tasks_of(plan, scans), workers),
         )
         yield Inline(one) if self._is_tiny(plan.size) else one
 

@@ -142,7 +142,7 @@ class TestInOrder:
 
 class TestBound:
     def test_task_waits_while_its_results_are_not_taken(self) -> None:
-        """Every task may put `depth` results aside and hold one in hand, and then it waits."""
+        """Every task may put results aside until there is no room for another one, and hold one in hand. Then it waits."""
         made = [0, 0, 0]
         full = threading.Event()
 
@@ -156,12 +156,31 @@ class TestBound:
 
             return run
 
-        results = run_in_order([producing(number) for number in range(3)], workers=3, depth=3)
+        results = run_in_order([producing(number) for number in range(3)], workers=3, room=3)
         assert next(results) == 0
         assert full.wait(PATIENCE)
         assert made[1:] == [4, 4]
         assert made[0] <= 6
         assert list(results) == [0] * 49 + [1] * 50 + [2] * 50
+
+    def test_results_are_weighed(self) -> None:
+        made: list[int] = []
+        full = threading.Event()
+
+        def weighing() -> Iterator[int]:
+            for size in (2, 3, 4, 1, 50, 60):
+                made.append(size)
+                if size == 1:
+                    full.set()
+                yield size
+
+        results = run_in_order([counting(0, 2), weighing], workers=2, room=9, size_of=lambda size: size)
+        assert next(results) == 0
+        assert full.wait(PATIENCE)
+        # The first three fill the room.
+        assert made == [2, 3, 4, 1]
+        # One result waits however large it is.
+        assert list(results) == [1, 2, 3, 4, 1, 50, 60]
 
     def test_workers_at_a_time(self) -> None:
         running: list[int] = []
