@@ -82,71 +82,22 @@ class _End:
         self.error = error
 
 
-class _Results(Generic[B]):
-    """Results that wait for the consumer: those that fit into `room` together, or one."""
-
-    def __init__(self, room: int) -> None:
-        self._room, self._size = room, 0
-        self._waiting: deque[tuple[B | _End, int]] = deque()
-        self._changed = threading.Condition()
-
-    def put(self, result: B | _End, size: int) -> None:
-        with self._changed:
-            while self._waiting and self._size + size > self._room:
-                self._changed.wait()
-            self._waiting.append((result, size))
-            self._size += size
-            self._changed.notify()
-
-    def get(self) -> B | _End:
-        with self._changed:
-            while not self._waiting:
-                self._changed.wait()
-            result, size = self._waiting.popleft()
-            self._size -= size
-            self._changed.notify()
-            return result
-
-    def clear(self) -> None:
-        with self._changed:
-            self._waiting.clear()
-            self._size = 0
-            self._changed.notify()
-
-
 def _one(_: object) -> int:
     return 1
 
 
 class _QueuedTask(Generic[B]):
-    """One task and its results that wait."""
+    """One task and its results that wait for the consumer, each with its size."""
 
-    def __init__(self, task: Task[B], room: int, size_of: Callable[[B], int]) -> None:
+    def __init__(self, task: Task[B]) -> None:
         self.task = task
-        self.results = _Results[B](room)
+        self.results: deque[tuple[B | _End, int]] = deque()
         self.stopped = False
-        self._size_of = size_of
-
-    def run(self) -> None:
-        end = _End()
-        try:
-            for result in () if self.stopped else self.task():
-                self.results.put(result, self._size_of(result))
-                if self.stopped:
-                    return
-                yield_if_long()
-        except BaseException as error:  # noqa: BLE001 - the consumer of the queue raises it
-            end = _End(error)
-        self.results.put(end, 0)
-
-    def stop(self) -> None:
-        self.stopped = True
-        # One `put` may be waiting for room, and finishes now. `run` then sees the flag.
-        self.results.clear()
+        self.ended = False
 
 
 class _OrderedPool(Generic[B]):
-    """Worker threads, and the tasks that were started, in order.
+    """Worker threads, and the tasks that were started, in order. Results wait that fit into `room` together.
 
     The threads are daemons, so an iterator that is never finished does not keep the process alive. They are still stopped before the
     interpreter exits, because Arrow's code must not run in them after that.
@@ -157,6 +108,7 @@ class _OrderedPool(Generic[B]):
     def __init__(self, workers: int, room: int, size_of: Callable[[B], int]) -> None:
         self.started: deque[_QueuedTask[B] | Inline[B]] = deque()
         self._room, self._size_of = room, size_of
+        self._changed = threading.Condition()
         self._jobs: queue.SimpleQueue[_QueuedTask[B] | None] = queue.SimpleQueue()
         self._threads = [threading.Thread(target=self._work, name="cdfd-read", daemon=True) for _ in range(workers)]
         for thread in self._threads:
@@ -167,17 +119,43 @@ class _OrderedPool(Generic[B]):
         if isinstance(task, Inline):
             self.started.append(task)
             return
-        queued = _QueuedTask(task, self._room, self._size_of)
+        queued = _QueuedTask(task)
         self.started.append(queued)
         if isinstance(task, After):
             task.ready.add_done_callback(lambda _: self._jobs.put(queued))
         else:
             self._jobs.put(queued)
 
+    @property
+    def unfinished(self) -> int:
+        """Tasks that were started and have not ended."""
+        return sum(not isinstance(each, _QueuedTask) or not each.ended for each in self.started)
+
+    def take(self, oldest: _QueuedTask[B], until: Callable[[], bool]) -> B | _End | None:
+        """The next result of the oldest task; None if `until` is true before there is one."""
+        with self._changed:
+            while not oldest.results:
+                if until():
+                    return None
+                self._changed.wait()
+            result, size = oldest.results.popleft()
+            self._room += size
+            self._changed.notify_all()
+        return result
+
+    def pop(self) -> None:
+        """Remove the oldest task. The one after it becomes the oldest."""
+        with self._changed:
+            self.started.popleft()
+            self._changed.notify_all()
+
     def close(self) -> None:
-        for queued in self.started:
-            if isinstance(queued, _QueuedTask):
-                queued.stop()
+        with self._changed:
+            for queued in self.started:
+                if isinstance(queued, _QueuedTask):
+                    queued.stopped = True
+                    queued.results.clear()
+            self._changed.notify_all()
         for _ in self._threads:
             self._jobs.put(None)
         for thread in self._threads:
@@ -187,7 +165,29 @@ class _OrderedPool(Generic[B]):
     def _work(self) -> None:
         _thread.is_worker = True
         while (queued := self._jobs.get()) is not None:
-            queued.run()
+            self._run(queued)
+
+    def _run(self, queued: _QueuedTask[B]) -> None:
+        end = _End()
+        try:
+            for result in () if queued.stopped else queued.task():
+                self._put(queued, result, self._size_of(result))
+                if queued.stopped:
+                    return
+                yield_if_long()
+        except BaseException as error:  # noqa: BLE001 - the consumer of the results raises it
+            end = _End(error)
+        queued.ended = True
+        self._put(queued, end, 0)
+
+    def _put(self, queued: _QueuedTask[B], result: B | _End, size: int) -> None:
+        with self._changed:
+            # The consumer waits for the oldest task: there is always room for one of its results, and for an end.
+            while 0 < size > self._room and not queued.stopped and (queued.results or queued is not self.started[0]):
+                self._changed.wait()
+            queued.results.append((result, size))
+            self._room -= size
+            self._changed.notify_all()
 
 
 @atexit.register
@@ -218,13 +218,12 @@ def run_in_order(
 ) -> Iterator[B]:
     """The results of all tasks, in the order of the tasks, while `workers` tasks run at a time.
 
-    Up to `ahead` tasks more are begun by workers whose tasks have ended, while their results wait for those of earlier tasks. Of each of
-    these `workers + ahead` tasks, as many results wait as fit into `room` by `size_of`, but at least one. Each worker may have one more. The
-    first error is raised after all results that come before it. Closing the iterator stops the running tasks. A single task runs in the
-    calling thread, because nothing could run beside it.
+    A worker whose task has ended begins the next one, as long as at most `workers + ahead` tasks are begun and not taken to their end. The
+    results that wait fit into `room` by `size_of`, but for one of the oldest task. Each worker may have one more. The first error is raised
+    after all results that come before it. Closing the iterator stops the running tasks. A single task runs in the calling thread, because
+    nothing could run beside it.
 
-    With at most one `ahead`, a thread is always free for a task that was not `ready` before: of the tasks that follow it, at most
-    `workers - 1` were begun meanwhile.
+    A thread is always free for a task that was not `ready` before: of the tasks that follow it, at most `workers - 1` have not ended.
     """
     source = _with_error(tasks)
     head = list(islice(source, 2))
@@ -233,22 +232,33 @@ def run_in_order(
             yield from task()
         return
     pool = _OrderedPool[B](workers, room, size_of)
+    source_ended = False
+
+    def wants_more() -> bool:
+        # One more than run, so that no worker waits for the consumer.
+        return not source_ended and len(pool.started) < workers + ahead and pool.unfinished <= workers
+
     try:
         for task in head:
             pool.start(task)
         while pool.started:
-            for task in islice(source, workers + ahead - len(pool.started)):
-                pool.start(task)
+            while wants_more():
+                if (more := next(source, None)) is None:
+                    source_ended = True
+                else:
+                    pool.start(more)
             oldest = pool.started[0]
             if isinstance(oldest, Inline):
                 yield from oldest()
-                pool.started.popleft()
+                pool.pop()
                 continue
-            while not isinstance(result := oldest.results.get(), _End):
+            result = pool.take(oldest, wants_more)
+            if isinstance(result, _End):
+                pool.pop()
+                if result.error is not None:
+                    raise result.error
+            elif result is not None:
                 yield result
-            pool.started.popleft()
-            if result.error is not None:
-                raise result.error
     finally:
         pool.close()
 

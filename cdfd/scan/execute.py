@@ -55,15 +55,18 @@ SMALL_FILE_BYTES = 512 << 10
 """Bytes of a small file, on average: it takes less time than its round trip."""
 
 
-AHEAD_BYTES = 32 << 20
-"""Bytes of a file's rows that wait for the rows of files before it."""
+TASKS_AHEAD = 8
+"""Tasks that may be begun besides one for each core. Files differ in size and rows come in order, so cores would be idle without them."""
+AHEAD_BYTES = 48 << 20
+"""Bytes of rows that wait for those before them."""
 
 _Task = Callable[[], Iterator[Scanned]]
 
 
 def _in_order(tasks: Iterable[_Task], workers: int) -> Iterator[Scanned]:
-    # Files differ in size and results come in order, so without another file cores would be idle.
-    return run_in_order(tasks, workers=workers, ahead=1, room=AHEAD_BYTES, size_of=lambda each: each.rows.nbytes)
+    return run_in_order(
+        tasks, workers=workers, ahead=TASKS_AHEAD, room=AHEAD_BYTES, size_of=lambda each: each.rows.nbytes
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -141,27 +141,31 @@ class TestInOrder:
 
 
 class TestBound:
-    def test_task_waits_while_its_results_are_not_taken(self) -> None:
-        """Every task may put results aside until there is no room for another one, and hold one in hand. Then it waits."""
-        made = [0, 0, 0]
-        full = threading.Event()
+    def test_tasks_wait_while_their_results_are_not_taken(self) -> None:
+        """Results that have room wait for the consumer, and one of the oldest task. Each worker has one more in hand."""
+        made, taken, most = 0, list[int](), 0
+        full, lock = threading.Event(), threading.Lock()
 
         def producing(number: int) -> Task:
             def run() -> Iterator[int]:
+                nonlocal made, most
                 for _ in range(50):
-                    made[number] += 1
-                    if made[1] == made[2] == 4:
-                        full.set()
+                    with lock:
+                        made += 1
+                        # The consumer may be about to append one.
+                        most = max(most, made - len(taken) - 1)
+                        if made == 1 + 3 + 3:
+                            full.set()
                     yield number
 
             return run
 
         results = run_in_order([producing(number) for number in range(3)], workers=3, room=3)
-        assert next(results) == 0
+        taken.append(next(results))
         assert full.wait(PATIENCE)
-        assert made[1:] == [4, 4]
-        assert made[0] <= 6
-        assert list(results) == [0] * 49 + [1] * 50 + [2] * 50
+        taken.extend(results)
+        assert taken == [0] * 50 + [1] * 50 + [2] * 50
+        assert most <= 3 + 1 + 3
 
     def test_results_are_weighed(self) -> None:
         made: list[int] = []
@@ -174,13 +178,38 @@ class TestBound:
                     full.set()
                 yield size
 
-        results = run_in_order([counting(0, 2), weighing], workers=2, room=9, size_of=lambda size: size)
+        def waiting() -> Iterator[int]:
+            assert full.wait(PATIENCE)
+            yield 0
+
+        results = run_in_order([waiting, weighing], workers=2, room=9, size_of=lambda size: size)
         assert next(results) == 0
-        assert full.wait(PATIENCE)
         # The first three fill the room.
         assert made == [2, 3, 4, 1]
-        # One result waits however large it is.
-        assert list(results) == [1, 2, 3, 4, 1, 50, 60]
+        # There is room for one of the oldest task, however large it is.
+        assert list(results) == [2, 3, 4, 1, 50, 60]
+
+    def test_the_next_task_begins_while_the_oldest_one_runs(self) -> None:
+        begun: list[int] = []
+        all_begun = threading.Event()
+
+        def oldest() -> Iterator[int]:
+            yield 0
+            # The workers of the others are free again, and again.
+            assert all_begun.wait(PATIENCE)
+            yield 0
+
+        def short(number: int) -> Task:
+            def run() -> Iterator[int]:
+                begun.append(number)
+                if number == 5:
+                    all_begun.set()
+                yield number
+
+            return run
+
+        results = run_in_order([oldest, *map(short, range(1, 9))], workers=2, ahead=4, room=100)
+        assert list(results) == [0, 0, *range(1, 9)]
 
     def test_workers_at_a_time(self) -> None:
         running: list[int] = []
