@@ -77,7 +77,13 @@ impl Decompressor {
         }
         match self.codec {
             Compression::UNCOMPRESSED => out.extend_from_slice(stored),
-            Compression::SNAPPY => self.write_snappy(stored, before, size, out)?,
+            Compression::SNAPPY => {
+                check_snappy(stored, size)?;
+                out.resize(before + size, 0);
+                let written = self.snappy.decompress(stored, &mut out[before..]);
+                let written = written.map_err(|error| damaged!("a damaged page: {error}"))?;
+                out.truncate(before + written);
+            }
             Compression::GZIP(_) => {
                 append_all(flate2::bufread::MultiGzDecoder::new(stored), size, out)?
             }
@@ -106,28 +112,6 @@ impl Decompressor {
         }
     }
 
-    fn write_snappy(
-        &mut self,
-        stored: &[u8],
-        before: usize,
-        size: usize,
-        out: &mut Vec<u8>,
-    ) -> Result<()> {
-        let promised = snap::raw::decompress_len(stored)
-            .map_err(|error| damaged!("a damaged page: {error}"))?;
-        // Each three bytes give 64 at most.
-        if promised != size || size / 32 > stored.len() {
-            return Err(damaged!(
-                "a page of {promised} bytes in {}, and its header says {size}",
-                stored.len()
-            ));
-        }
-        out.resize(before + size, 0);
-        let written = self.snappy.decompress(stored, &mut out[before..]);
-        out.truncate(before + written.map_err(|error| damaged!("a damaged page: {error}"))?);
-        Ok(())
-    }
-
     fn append_zstd(&mut self, stored: &[u8], size: usize, out: &mut Vec<u8>) -> Result<()> {
         let decompressor = match &mut self.zstd {
             Some(known) => known,
@@ -147,6 +131,20 @@ impl Decompressor {
             })?;
         Ok(())
     }
+}
+
+/// Checks that a page promises as many bytes as its header, and no more than it can have.
+fn check_snappy(stored: &[u8], size: usize) -> Result<()> {
+    let promised =
+        snap::raw::decompress_len(stored).map_err(|error| damaged!("a damaged page: {error}"))?;
+    // Each three bytes give 64 at most.
+    if promised != size || size / 32 > stored.len() {
+        return Err(damaged!(
+            "a page of {promised} bytes in {}, and its header says {size}",
+            stored.len()
+        ));
+    }
+    Ok(())
 }
 
 /// Append the bytes of a reader, up to one more than `size`.
