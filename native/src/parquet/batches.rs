@@ -8,8 +8,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use arrow_array::{RecordBatch, RecordBatchOptions};
 use arrow_schema::{Fields, Schema, SchemaRef};
 use parquet::arrow::arrow_reader::RowSelector;
+use parquet::file::metadata::ColumnChunkMetaData;
 
-use super::columns::{Columns, Group};
+use super::columns::{Columns, Group, rows_of, sum_of};
 use super::failure::{Result, damaged};
 use super::file::OpenFile;
 use super::strings::{copied_fields, plain_fields};
@@ -71,13 +72,15 @@ impl Batches {
             rows,
             threads,
         } = request;
-        let all = groups.iter().map(|(file, group)| file.rows(*group)).sum();
-        let total = selection.as_ref().map_or(all, |runs| {
-            runs.iter()
-                .filter(|run| !run.skip)
-                .map(|run| run.row_count)
-                .sum()
-        });
+        let total = selection.as_ref().map_or_else(
+            || rows_of(&groups),
+            |runs| {
+                runs.iter()
+                    .filter(|run| !run.skip)
+                    .map(|run| run.row_count)
+                    .sum()
+            },
+        );
         let empty = Self {
             columns: vec![],
             places: vec![],
@@ -233,23 +236,17 @@ fn tops_of(file: &OpenFile, leaves: &[usize]) -> Vec<usize> {
 /// The leaves of top-level columns, shared out among threads by their stored bytes.
 fn shared(groups: &[Group], leaves: &[usize], threads: usize) -> Vec<Vec<Vec<usize>>> {
     let schema = groups[0].0.metadata.file_metadata().schema_descr();
-    let mut columns = BTreeMap::<usize, (i64, Vec<usize>)>::new();
+    let mut columns = BTreeMap::<usize, (u64, Vec<usize>)>::new();
     for leaf in leaves {
-        let stored = groups.iter().map(|(file, group)| {
-            file.metadata
-                .row_group(*group)
-                .column(*leaf)
-                .compressed_size()
-        });
         let (size, some) = columns
             .entry(schema.get_column_root_idx(*leaf))
             .or_default();
-        *size = size.saturating_add(stored.fold(0, i64::saturating_add));
+        *size = size.saturating_add(sum_of(groups, *leaf, ColumnChunkMetaData::compressed_size));
         some.push(*leaf);
     }
     let mut columns = columns.into_values().collect::<Vec<_>>();
     columns.sort_by_key(|(size, _)| std::cmp::Reverse(*size));
-    let mut shares = vec![(0i64, Vec::new()); threads.clamp(1, columns.len())];
+    let mut shares = vec![(0u64, Vec::new()); threads.clamp(1, columns.len())];
     for (size, some) in columns {
         if let Some((sum, share)) = shares.iter_mut().min_by_key(|(sum, _)| *sum) {
             *sum = sum.saturating_add(size.max(1));

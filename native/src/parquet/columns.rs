@@ -12,7 +12,7 @@ use parquet::arrow::{FieldLevels, ProjectionMask, parquet_to_arrow_field_levels}
 use parquet::basic::Type;
 use parquet::column::page::PageIterator;
 use parquet::errors::Result as ParquetResult;
-use parquet::file::metadata::{ParquetMetaData, RowGroupMetaData};
+use parquet::file::metadata::{ColumnChunkMetaData, ParquetMetaData, RowGroupMetaData};
 
 use super::charge::{Charge, ColumnCharge};
 use super::checks::{check_values, is_checked, not_text};
@@ -222,45 +222,40 @@ impl Columns {
     }
 }
 
+/// Rows of row groups.
+pub fn rows_of(groups: &[Group]) -> usize {
+    groups.iter().map(|(file, group)| file.rows(*group)).sum()
+}
+
+/// The sum of a number that the footers have of a leaf in each row group. It is not trusted: it may be too large, and is 0 for less than that.
+pub fn sum_of(groups: &[Group], leaf: usize, number: impl Fn(&ColumnChunkMetaData) -> i64) -> u64 {
+    let numbers = groups
+        .iter()
+        .map(|(file, group)| number(file.metadata.row_group(*group).column(leaf)));
+    numbers
+        .map(|number| u64::try_from(number).unwrap_or(0))
+        .fold(0, u64::saturating_add)
+}
+
 /// Bytes of a row's strings, about, as the footers say.
 fn text_bytes(groups: &[Group], leaves: &[usize]) -> u64 {
-    let rows = groups
+    let texts = leaves
         .iter()
-        .map(|(file, group)| file.rows(*group) as u64)
-        .sum::<u64>();
-    let sizes = groups.iter().flat_map(|(file, group)| {
-        let texts = leaves
-            .iter()
-            .filter(|leaf| file.leaves[**leaf].physical == Type::BYTE_ARRAY);
-        texts.map(|leaf| {
-            file.metadata
-                .row_group(*group)
-                .column(*leaf)
-                .uncompressed_size()
-        })
-    });
-    let bytes = sizes
-        .map(|size| u64::try_from(size).unwrap_or(0))
+        .filter(|leaf| groups[0].0.leaves[**leaf].physical == Type::BYTE_ARRAY);
+    let bytes = texts
+        .map(|leaf| sum_of(groups, *leaf, ColumnChunkMetaData::uncompressed_size))
         .fold(0, u64::saturating_add);
-    bytes / rows.max(1)
+    bytes / rows_of(groups).max(1) as u64
 }
 
 /// How many values a row has in the longest of its lists, about, as the footers say. The crate `parquet` copies what it has read of a batch with
 /// each further page, so a batch has as many values as it has rows without lists.
 fn values_of_row(groups: &[Group], leaves: &[usize]) -> usize {
-    let rows = groups
+    let values = leaves
         .iter()
-        .map(|(file, group)| file.rows(*group) as u64)
-        .sum::<u64>();
-    let values_of = |leaf: &usize| {
-        let values = groups.iter().map(|(file, group)| {
-            let values = file.metadata.row_group(*group).column(*leaf).num_values();
-            u64::try_from(values).unwrap_or(0)
-        });
-        values.fold(0, u64::saturating_add)
-    };
-    let most = leaves.iter().map(values_of).max().unwrap_or(0);
-    usize::try_from(most / rows.max(1)).unwrap_or(1).max(1)
+        .map(|leaf| sum_of(groups, *leaf, ColumnChunkMetaData::num_values));
+    let most = values.max().unwrap_or(0) / rows_of(groups).max(1) as u64;
+    usize::try_from(most).unwrap_or(1).max(1)
 }
 
 /// Whether the crate `parquet` has found text that is not UTF-8. It does not say where.
@@ -319,10 +314,7 @@ struct Groups {
 
 impl RowGroups for Groups {
     fn num_rows(&self) -> usize {
-        self.groups
-            .iter()
-            .map(|(file, group)| file.rows(*group))
-            .sum()
+        rows_of(&self.groups)
     }
 
     fn column_chunks(&self, leaf: usize) -> ParquetResult<Box<dyn PageIterator>> {
