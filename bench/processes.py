@@ -49,6 +49,11 @@ def process(*command: str) -> Measured:
     return measured
 
 
+def python(code: str, uri: str) -> Measured:
+    """The same of a Python that runs code about the table `URI`."""
+    return process(sys.executable, "-c", f"URI = {uri!r}; {code}")
+
+
 def cpu_seconds(pid: int) -> float:
     """Seconds of user and system time that all threads of a running process have taken."""
     fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()

@@ -22,10 +22,11 @@ from bench.delivery.figures import DELIVERY
 from bench.delivery.spark import VERSIONS
 from bench.figure import HEADER, Figure
 from bench.latency import COMMITS, commit_to_row_ms
-from bench.processes import CDFD, alternating, bare_mb, probe, process
+from bench.processes import CDFD, alternating, bare_mb, probe, process, python
 from bench.spark.cluster import SPARK_CLUSTER
 from bench.spark.figures import SPARK, spark
 
+DELTA_RS = "import pyarrow as pa, deltalake; TABLE = deltalake.DeltaTable(URI)"
 PACKAGES = ("pyarrow", "numpy", "orjson", "deltalake", "kafka-python")
 
 
@@ -43,6 +44,18 @@ def change_rows(runs: int) -> Iterator[Figure]:
             raise SystemExit(f"not the same rows: {figures}")
         name = f"change rows into Arrow ({figures['ours']['count'] / 1e6:.2f} M rows){where}"
         yield Figure(name, f"{ours:.2f} M/s", f"{peer:.2f} M/s (`load_cdf`)", ours / peer, "×", 1.0, 1.2, more=True)
+
+
+def first_call(runs: int) -> Iterator[Figure]:
+    uri = tables.changes_table()
+    figures = alternating(
+        runs,
+        ours=partial(python, "import cdfd; sum(map(len, cdfd.changes(URI)))", uri),
+        peer=partial(python, f"{DELTA_RS}; sum(map(len, pa.RecordBatchReader.from_stream(TABLE.load_cdf())))", uri),
+    )
+    ours, peer = figures["ours"]["seconds"], figures["peer"]["seconds"]
+    name = "the first read of a process, with its start and imports, batch by batch (3.23 M rows)"
+    yield Figure(name, f"{ours:.2f} s", f"{peer:.2f} s (`load_cdf`)", peer / ours, "×", 0.8, 1.0, more=True)
 
 
 def json_lines(runs: int) -> Iterator[Figure]:
@@ -76,6 +89,16 @@ def list_files(runs: int) -> Iterator[Figure]:
         peers = ", ".join(f"{measured[field]:,.{places}f} {unit} (`{name}`)" for name, measured in figures.items())
         name = f"open a table of 1 M live files and list them: {what}"
         yield Figure(name, f"{ours[field]:,.{places}f} {unit}", peers, ours[field] / best, "×", 1.0, 0.5)
+    figures = alternating(
+        runs,
+        ours=partial(process, *CDFD, "inspect", uri),
+        file_uris=partial(python, f"{DELTA_RS}; TABLE.file_uris()", uri),
+        get_add_actions=partial(python, f"{DELTA_RS}; pa.table(TABLE.get_add_actions())", uri),
+    )
+    seconds = {who: measured["seconds"] for who, measured in figures.items()}
+    ours, best = seconds["ours"], min(seconds["file_uris"], seconds["get_add_actions"])
+    peers = f"{seconds['file_uris']:.2f} s (`file_uris`), {seconds['get_add_actions']:.2f} s (`get_add_actions`)"
+    yield Figure("`cdfd inspect` of that table, the whole process", f"{ours:.2f} s", peers, ours / best, "×", 0.5, 0.3)
 
 
 def resume(runs: int) -> Iterator[Figure]:
@@ -175,6 +198,7 @@ Figures = Callable[[Sequence[str], int], Iterable[Figure]]
 
 READING: Benchmarks = {
     "changes": change_rows,
+    "first": first_call,
     "json": json_lines,
     "list": list_files,
     "resume": resume,

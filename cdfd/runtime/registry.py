@@ -4,13 +4,18 @@ Other packages register theirs as entry points of the port's group. No kind is i
 through only for a name that is none of cdfd's: it takes 10 ms of processor time for 150 packages.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from importlib.metadata import EntryPoint, entry_points
-from typing import Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from cdfd.errors import ConfigError
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 
 @dataclass(eq=False)
@@ -28,6 +33,9 @@ class Registry:
 
     @cached_property
     def _others(self) -> dict[str, EntryPoint]:
+        # Imported here: it takes 10 ms of a process's start, and few processes have kinds of other packages.
+        from importlib.metadata import entry_points
+
         return {each.name: each for each in entry_points(group=self.group)}
 
     def names(self) -> list[str]:
@@ -45,13 +53,14 @@ class Registry:
             ConfigError: another package's cannot be imported.
         """
         if name not in self._loaded:
-            own = self.own.get(name)
-            entry = self._others[name] if own is None else EntryPoint(name, own, self.group)
+            if (own := self.own.get(name)) is not None:
+                module, _, attribute = own.partition(":")
+                self._loaded[name] = getattr(import_module(module), attribute)
+                return self._loaded[name]
+            entry = self._others[name]
             try:
                 self._loaded[name] = entry.load()
             except (ImportError, AttributeError) as error:
-                if own is not None:
-                    raise
                 what = f"{name} of {self.group}, which is {entry.value}, cannot be imported: {error}"
                 raise ConfigError(what, hint="Repair or remove the package that registers it") from error
         return self._loaded[name]

@@ -1,7 +1,6 @@
 """Durations and moments for people, and moments of HTTP."""
 
 from datetime import UTC, datetime, timedelta
-from email.utils import parsedate_to_datetime
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -29,6 +28,9 @@ def iso(milliseconds: float) -> str:
 
 def of_http(text: str) -> datetime | None:
     """The time in a header of HTTP, in UTC. None if it is not a time, or one that Python does not have."""
+    # Imported here: it takes 4 ms of a process's start, and local tables need none of it.
+    from email.utils import parsedate_to_datetime
+
     try:
         moment = parsedate_to_datetime(text)
         # Without a zone it is UTC, too.

@@ -21,7 +21,6 @@ from cdfd.delta.types.schema import ColumnMappingMode, TableSchema, column_id, p
 from cdfd.errors import DataError, LogError
 from cdfd.model.columns import CHANGE_COLUMNS, CHANGE_TYPE
 from cdfd.runtime.arrays import scalar_of
-from cdfd.scan import variant
 from cdfd.scan.batch_budget import BatchBudget, null_bits, text_bytes
 from cdfd.scan.conversion import conversion, identity
 
@@ -266,6 +265,9 @@ class _Resolver:
             convert = self._map(kind, source, path) if pa.types.is_map(source) else None
         elif kind == Primitive("variant"):
             if pa.types.is_struct(source):
+                # Imported here: it takes 5 ms of a process's start, and few tables have variants.
+                from cdfd.scan import variant
+
                 return lambda array, budget: pa.ExtensionArray.from_storage(pa.json_(), variant.to_json(array, budget))
         elif (cast := conversion(source, kind)) is not None:
             convert = _unchanged if cast is identity else _charged(cast, target)

@@ -1,4 +1,4 @@
-"""pandas is not imported, which takes longer than most of what cdfd is asked for: by the library, by commands."""
+"""Modules that few calls need are not imported by others. pandas takes longer than most of what cdfd is asked for."""
 
 import os
 import subprocess
@@ -61,3 +61,12 @@ def test_pandas_is_not_imported(call: str, folder: Path) -> None:
     stack = marker.read_text() if marker.exists() else ""
     marker.unlink(missing_ok=True)
     assert stack.splitlines()[-3:] == []
+
+
+def test_reading_a_local_table_imports_nothing_for_following_variants_or_other_packages(folder: Path) -> None:
+    rare = ("watchdog", "importlib.metadata", "email", "cdfd.scan.variant", "cdfd.storage.s3.storage")
+    code = f"import sys; before = {{*sys.modules}}; {CALLS['changes']}; print(*({{*sys.modules}} - before).intersection({rare}))"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.split() == []

@@ -404,9 +404,9 @@ class TestRefusals:
 def test_events_that_watchdog_holds_back_are_not_asked_for() -> None:
     from watchdog.observers.inotify_c import InotifyConstants
 
-    from cdfd.runtime import file_events as module
+    from cdfd.runtime import folder_observer as module
 
-    observer = module._Observer()
+    observer = module.Observer()
     try:
         assert observer._emitter_class is module._Emitter
         assert not module._MASK & InotifyConstants.IN_MOVED_FROM
@@ -420,7 +420,7 @@ def test_events_that_watchdog_holds_back_are_not_asked_for() -> None:
 def test_an_event_of_a_folder_that_is_no_longer_watched_is_not_an_error(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from cdfd.runtime.file_events import _Emitter
+    from cdfd.runtime.folder_observer import _Emitter
 
     emitter = _Emitter(EventQueue(), ObservedWatch(str(tmp_path), recursive=False))
     emitter.queue_events(0)

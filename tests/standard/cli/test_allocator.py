@@ -50,7 +50,9 @@ def test_native_code_keeps_little_memory_unless_you_say_otherwise(said: dict[str
 @pytest.mark.parametrize("said", [None, "77"])
 def test_native_code_keeps_memory_between_reads_in_programs_of_yours(said: str | None) -> None:
     variables = {} if said is None else {"MIMALLOC_PURGE_DELAY": said}
-    shown = printed("import os, cdfd.api; print('left', os.environ.get('MIMALLOC_PURGE_DELAY'))", **VERBOSE, **variables)
+    shown = printed(
+        "import os, cdfd.api; print('left', os.environ.get('MIMALLOC_PURGE_DELAY'))", **VERBOSE, **variables
+    )
     arrows, ours = re.findall(r"option 'purge_delay': (\d+)", shown)
     assert ours == (said or "10000")
     assert arrows != "10000"
