@@ -236,10 +236,11 @@ def _without_mentions(table: pa.Table, overlay: Mapping[FileKey, Add | Remove]) 
     if not len(table) or not overlay:
         return table
     mentioned = array_of({path for path, _ in overlay}, TEXT)
-    suspects = pc.is_in(table.column("path"), value_set=mentioned).combine_chunks()
+    suspects = pc.is_in(table.column("path"), value_set=mentioned)
     drop = np.zeros(len(table), dtype=bool)
-    rows = np.flatnonzero(to_numpy(suspects))
-    for row, key in zip(rows, PackedFiles(Add, table.take(array_of(rows))).keys(), strict=True):
+    rows = np.flatnonzero(to_numpy(suspects.combine_chunks()))
+    # `take` would copy all chunks into one array first.
+    for row, key in zip(rows, PackedFiles(Add, table.filter(suspects)).keys(), strict=True):
         drop[row] = key in overlay
     return table.filter(array_of(~drop)) if drop.any() else table
 
