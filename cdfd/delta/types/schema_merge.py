@@ -25,12 +25,14 @@ class Merged:
         follow: whether a field that the source renames or drops is renamed or dropped. Its `SOURCE` tells which one it is.
         missing: the table's fields that the rows do not have and that stay, by path.
         renamed: old names of the table's columns and the new ones.
+        replaced: the table's fields whose name another field of the source has now, by path.
     """
 
     struct: StructType
     follow: bool = False
     missing: dict[tuple[str, ...], StructField] = field(default_factory=dict)
     renamed: dict[str, str] = field(default_factory=dict)
+    replaced: list[tuple[str, ...]] = field(default_factory=list)
 
 
 def nullable(struct: StructType) -> StructType:
@@ -99,6 +101,8 @@ def _pairs(table: StructType, rows: StructType, *, follow: bool) -> dict[str, St
 
 def _field(child: StructField, other: StructField, path: tuple[str, ...], merged: Merged) -> StructField:
     if merged.follow and SOURCE in other.metadata:
+        if child.metadata.get(SOURCE, other.metadata[SOURCE]) != other.metadata[SOURCE]:
+            merged.replaced.append(path)
         if child.name != other.name and len(path) == 1:
             merged.renamed[child.name] = other.name
         child = replace(child, name=other.name, metadata={**child.metadata, SOURCE: other.metadata[SOURCE]})

@@ -1159,6 +1159,31 @@ class TestFollow:
         await self.deliver(sink, 2, names, renamed, insert=[(1, "b")])
         assert rows_in(tmp_path, renamed) == bag([(0, "a"), (1, "b")])
 
+    @pytest.mark.parametrize("nested", [False, True])
+    async def test_a_column_that_is_dropped_and_added_again_before_any_rows(self, tmp_path: Path, nested: bool) -> None:
+        """The mirror still has the column that was dropped. The new one has its name, and none of its values."""
+        schema = pa.schema([("id", pa.int64()), ("v", pa.struct([("a", pa.string())]) if nested else pa.string())])
+        less = pa.schema([("id", pa.int64()), *([("v", pa.struct([("b", pa.string())]))] if nested else [])])
+        names, column = {"id": "p1", "v": "p2", "v.a": "q1", "v.b": "q2"}, "v.a" if nested else "v"
+        old, new = ({"a": "x"}, {"a": "y"}) if nested else ("x", "y")
+        sink = await self.open(tmp_path)
+        await self.deliver(sink, 0, names, schema, insert=[(1, old), (2, old)])
+        await self.deliver(sink, 1, names, less)
+        names |= {column: "p3"}
+        await self.deliver(sink, 2, names, schema)
+        with pytest.raises(SnapshotNeededError, match=f"another column has the name '{column}' now"):
+            await self.deliver(sink, 3, names, schema, insert=[(3, new)])
+        await sink.close()
+        sink = await self.open(tmp_path)
+        await (await sink.begin(at(3))).commit(at(3, "snapshot"))
+        delivery = await sink.begin(at(3, "snapshot"))
+        await delivery.start_version(Version(ChangePlan(3, 0, self.source(schema, names), (), "files"), "T"))
+        empty = {"a": None} if nested else None
+        await delivery.write(change(3, "insert", [(1, empty), (2, empty), (3, new)], schema))
+        await delivery.commit(at(4))
+        await self.deliver(sink, 4, names, schema, delete=[(1, empty)])
+        assert rows_in(tmp_path, schema) == bag([(2, empty), (3, new)])
+
     async def test_nested_fields(self, tmp_path: Path) -> None:
         def schema(**fields: pa.DataType) -> pa.Schema:
             return pa.schema([("id", pa.int64()), ("s", pa.struct(list(fields.items())))])

@@ -136,10 +136,15 @@ class MirrorDelivery(Adopting):
         if target.follows and self._source is not None:
             struct = with_sources(struct, self._source, self._mirror.shape)
         try:
-            if not target.follows and self._columns is None and not self._replaces and before.struct.fields:
-                missing = merge(before.struct, nullable(struct)).missing
-                if missing:
-                    raise self._reload_error(f"the rows have no column {'.'.join(next(iter(missing)))!r:.200} any more")
+            if not self._replaces and before.struct.fields:
+                merged = merge(before.struct, nullable(struct), follow=target.follows)
+                if merged.replaced:
+                    # Old files have values of the old column, which is another one.
+                    raise self._reload_error(f"another column has the name {'.'.join(merged.replaced[0])!r:.200} now")
+                if merged.missing and not target.follows and self._columns is None:
+                    raise self._reload_error(
+                        f"the rows have no column {'.'.join(next(iter(merged.missing)))!r:.200} any more"
+                    )
             return target.merged(before, struct, replaces=self._replaces and self._columns is None)
         except SchemaChangedError as error:
             raise self._reload_error(error.what) from error
