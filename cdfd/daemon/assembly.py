@@ -265,7 +265,7 @@ def limits(config: Settings, table: settings.Table) -> Limits:
     """The limits of a delivery into the sink. With a rate limit, a delivery of several versions has a second's worth at most."""
     sinks = connector(config)
     if sinks.one_version:
-        return Limits(max_bytes=0)
+        return Limits(max_bytes=0, one_schema=True)
     rates = (table.limits, config.limits)
     # Rows that go into files take no memory, and readers of a table prefer few files.
     most_rows = config.catch_up.max_rows or (sys.maxsize if sinks.whole_versions else ROWS)

@@ -23,7 +23,7 @@ from cdfd.runtime.clock import Clock
 from cdfd.runtime.progress_line import ProgressLine
 from cdfd.runtime.tasks import iterate_in_thread
 from cdfd.scan.execute import Execution
-from cdfd.scan.splits import ranges
+from cdfd.scan.splits import ranges, ranges_of_one_schema
 from cdfd.sinks.base import Sink, aborting
 
 PART_BYTES = 128 << 20
@@ -42,12 +42,14 @@ class Limits:
     Attributes:
         part_bytes: bytes of files of a part. You can change it between restarts, because a part is a number of file scans.
         max_rows, max_bytes, max_seconds: limits of a delivery of several versions; the bytes are those of their files.
+        one_schema: whether all rows of a delivery have one schema, also if the version replaces it.
     """
 
     part_bytes: int = PART_BYTES
     max_rows: int = ROWS
     max_bytes: int = 64 << 20
     max_seconds: float = 10.0
+    one_schema: bool = False
 
 
 @dataclass(slots=True)
@@ -116,7 +118,8 @@ class Deliverer:
         self.monitor.oldest_pending(first)
         if large is not None and large.takes(first, position):
             return await self._deliver_large(large, first, position)
-        for start, end in ranges(plan, part, self.limits.part_bytes):
+        divide = ranges_of_one_schema if self.limits.one_schema else ranges
+        for start, end in divide(plan, part, self.limits.part_bytes):
             if start > part and self.stop.is_set():
                 return 0
             whole, fitting = start == part and end == len(plan.scans), 1

@@ -245,6 +245,16 @@ def ranges(plan: ChangePlan, first: int, limit: int) -> Iterator[tuple[int, int]
     yield start, len(plan.scans)
 
 
+def ranges_of_one_schema(plan: ChangePlan, first: int, limit: int) -> Iterator[tuple[int, int]]:
+    """As `ranges`, which end where rows of another schema follow: a version that replaces the schema deletes rows of the earlier one."""
+    for start, end in ranges(plan, first, limit):
+        for cut in range(start + 1, end) if plan.earlier_schema is not None else ():
+            if plan.scans[cut].schema != plan.scans[cut - 1].schema:
+                yield start, cut
+                start = cut
+        yield start, end
+
+
 _SCANS_AT_ONCE = 1 << 16
 
 

@@ -10,11 +10,12 @@ from hypothesis import strategies as st
 
 from cdfd.delta.actions import Add
 from cdfd.delta.files import PackedFiles, pack
-from cdfd.delta.types.schema import StructType, TableSchema
+from cdfd.delta.types.datatypes import Primitive
+from cdfd.delta.types.schema import StructField, StructType, TableSchema
 from cdfd.model.file_scan import FileScan
 from cdfd.model.plan import ChangePlan, LiveScans
 from cdfd.scan import splits
-from cdfd.scan.splits import ranges
+from cdfd.scan.splits import ranges, ranges_of_one_schema
 
 SCHEMA = TableSchema(StructType(()))
 
@@ -48,6 +49,15 @@ def test_a_version_without_scans_is_delivered_too() -> None:
 
 def test_a_version_of_which_all_is_delivered() -> None:
     assert plan_splits([1, 2], 10, first=2) == [(2, 2)]
+
+
+def test_rows_of_an_earlier_schema_are_a_range_of_their_own() -> None:
+    earlier = TableSchema(StructType((StructField("a", Primitive("long"), True, {}),)))
+    deleted = FileScan("a", "delete", {}, 1, schema=earlier)
+    version = ChangePlan(1, 1, SCHEMA, (deleted, deleted, deleted, *plan(1, 1).scans), "files")
+    assert list(ranges_of_one_schema(version, 0, 10)) == [(0, 3), (3, 5)]
+    assert list(ranges_of_one_schema(version, 0, 2)) == [(0, 2), (2, 3), (3, 4), (4, 5)]
+    assert list(ranges_of_one_schema(version, 3, 10)) == [(3, 5)]
 
 
 def test_of_a_first_snapshot() -> None:

@@ -14,8 +14,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from deltalake import write_deltalake
 
 from cdfd.config.parser import parse
+from cdfd.config.settings import Settings
 from cdfd.errors import ConfigError, DataError, FencedError, SinkError
 from cdfd.model.control import EMPTY
 from cdfd.model.position import Position
@@ -29,6 +31,7 @@ from cdfd.sinks.lease import Claim
 from cdfd.trevni import read_table
 from tests.support import sink_crashes
 from tests.support.full_disk import largest_file
+from tests.support.kafka.delivering import run_loop
 
 LINES = JsonLines(lambda batch: b"".join(b"%d\n" % n for n in batch["n"].to_pylist()))
 
@@ -614,3 +617,29 @@ async def test_a_row_group_ends_at_a_size(tmp_path: Path, monkeypatch: pytest.Mo
     (file,) = tmp_path.glob("*.parquet")
     metadata = pq.ParquetFile(file).metadata
     assert [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)] == [2, 3, 1]
+
+
+@pytest.mark.parametrize("file_format", ["parquet", "trevni"])
+async def test_a_version_that_replaces_the_schema_has_a_file_for_each(tmp_path: Path, file_format: str) -> None:
+    """A file has one schema. The deleted rows have that of the version before."""
+    table, folder = tmp_path / "table", tmp_path / "out" / "rows"
+    write_deltalake(table, pa.table({"id": [1, 2], "a": ["x", "y"]}))
+    write_deltalake(table, pa.table({"id": ["q"], "b": [0.5]}), mode="overwrite", schema_mode="overwrite")
+    config = Settings.model_validate(
+        {
+            "pipeline": "p",
+            "tables": [{"uri": str(table), "topic": "rows", "start": "earliest"}],
+            "sink": {"kind": "files", "path": str(tmp_path / "out"), "format": file_format},
+            "progress": {"ledger": "none"},
+            "http": {"listen": None},
+        }
+    )
+    await run_loop(config, 1)
+    read = pq.read_table if file_format == "parquet" else read_table
+    tables = [read(path) for path in sorted(folder.glob("0*"))]
+    assert [(each["_change_type"].to_pylist(), each["id"].to_pylist(), each.column_names[1]) for each in tables] == [
+        (["insert", "insert"], [1, 2], "a"),
+        (["delete", "delete"], [1, 2], "a"),
+        (["insert"], ["q"], "b"),
+    ]
+    assert tables[2]["_change_ordinal"].to_pylist() == [2]
