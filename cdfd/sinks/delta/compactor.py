@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -22,7 +23,8 @@ from cdfd.delta.file_actions import removals
 from cdfd.delta.files import PackedFiles
 from cdfd.delta.snapshot import Snapshot
 from cdfd.delta.statistics import record_count
-from cdfd.delta.types.schema import ColumnMappingMode
+from cdfd.delta.types.schema import ColumnMappingMode, TableSchema
+from cdfd.delta.types.values import parse_partition
 from cdfd.delta.write.writing import ROW_IDS_PRESERVED, has_type, keeps_ids
 from cdfd.errors import CdfdError, DataError
 from cdfd.model.file_scan import FileScan, RowIds
@@ -111,7 +113,13 @@ class Compactor:
             field for field in columns.stored if field.name not in partitions and not pa.types.is_null(field.type)
         ]
         codec = columns.compression or self.how.compression
-        written = await asyncio.to_thread(self._merge, files, pa.schema(fields), columns.mapping, ids, codec)
+        # A file may be older than the rule that files have the partition columns too.
+        table = TableSchema(columns.struct, columns.partition_by, columns.mapping)
+        parsed = parse_partition(files[0].partition_values, table) if columns.materialized else {}
+        constants = {
+            table.physical_name(child): parsed[child.name] for child in table.partition_fields if child.name in parsed
+        }
+        written = await asyncio.to_thread(self._merge, files, pa.schema(fields), columns.mapping, constants, ids, codec)
         if not written.rows:
             return []
         path = new_path(codec)
@@ -121,7 +129,13 @@ class Compactor:
         return [NewFile(path, partition, written.data.size, written.stats, written.rows)]
 
     def _merge(
-        self, files: Sequence[Add], schema: pa.Schema, mapping: ColumnMappingMode, ids: RowTracking | None, codec: str
+        self,
+        files: Sequence[Add],
+        schema: pa.Schema,
+        mapping: ColumnMappingMode,
+        constants: Mapping[str, pa.Scalar[Any]],
+        ids: RowTracking | None,
+        codec: str,
     ) -> DataFile:
         hidden = []
         if ids is not None:
@@ -132,7 +146,7 @@ class Compactor:
         writer = DataFileWriter(stored, codec, hidden)
         pending: list[pa.Table] = []
         for file in files:
-            for rows in self._batches(file, schema, hidden, mapping, ids):
+            for rows in self._batches(file, schema, hidden, mapping, constants, ids):
                 pending.append(rows)
                 if sum(table.nbytes for table in pending) >= GROUP_BYTES:
                     writer.write(pa.concat_tables(pending))
@@ -142,7 +156,13 @@ class Compactor:
         return writer.finish()
 
     def _batches(
-        self, file: Add, schema: pa.Schema, hidden: Sequence[str], mapping: ColumnMappingMode, ids: RowTracking | None
+        self,
+        file: Add,
+        schema: pa.Schema,
+        hidden: Sequence[str],
+        mapping: ColumnMappingMode,
+        constants: Mapping[str, pa.Scalar[Any]],
+        ids: RowTracking | None,
     ) -> Iterator[pa.Table]:
         """The rows of a file that are not deleted, in the types that the table has now, and their ids in the hidden columns."""
         count = record_count(file.stats)
@@ -171,6 +191,8 @@ class Compactor:
                 columns = [
                     pc.cast(batch.column(field.name), field.type)
                     if field.name in wanted
+                    else pa.repeat(constants[field.name], batch.num_rows)
+                    if field.name in constants
                     else pa.nulls(batch.num_rows, field.type)
                     for field in schema
                 ]

@@ -1112,6 +1112,20 @@ class TestCompaction:
         optimized = [each for each in DeltaTable(tmp_path).history() if each["operation"] == "OPTIMIZE"]
         assert len(optimized) == 2
 
+    async def test_partition_columns_are_written_although_old_files_lack_them(self, tmp_path: Path) -> None:
+        await self.deliver_all(LocalStorage(tmp_path), Layout(("day",), checkpoint_interval=0), 9)
+        features = ["appendOnly", "invariants", "materializePartitionColumns"]
+        protocol = {"minReaderVersion": 1, "minWriterVersion": 7, "writerFeatures": features}
+        entry = tmp_path / "_delta_log" / f"{DeltaTable(tmp_path).version() + 1:020}.json"
+        entry.write_text(json.dumps({"protocol": protocol}))
+        await self.deliver_all(
+            LocalStorage(tmp_path), Layout(("day",), checkpoint_interval=1, compaction=self.COMPACTION), 10
+        )
+        assert DeltaTable(tmp_path).history(1)[0]["operation"] == "OPTIMIZE"
+        stored = [pq.ParquetFile(uri).read(["day", "n"]).to_pydict() for uri in DeltaTable(tmp_path).file_uris()]
+        assert {(*set(each["day"]), len(each["n"])) for each in stored} == {("d=/ %", 10), (None, 10)}
+        self.check(tmp_path, 10)
+
     async def test_files_whose_columns_have_ids_stay(self, tmp_path: Path) -> None:
         follow = Layout(("day",), "follow", checkpoint_interval=0)
         await self.deliver_all(LocalStorage(tmp_path), follow, 5)
