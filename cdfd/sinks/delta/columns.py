@@ -13,8 +13,8 @@ from cdfd.delta.protocol import writer_features
 from cdfd.delta.types import column_mapping, schema_string
 from cdfd.delta.types.column_mapping import assign_ids, highest_id
 from cdfd.delta.types.datatypes import ArrayType, DataType, MapType, StructField, StructType
-from cdfd.delta.types.schema import ColumnMappingMode, TableSchema, mapping_mode, physical_name
-from cdfd.delta.types.schema_merge import SOURCE, merge, nullable
+from cdfd.delta.types.schema import ID, PHYSICAL_NAME, ColumnMappingMode, TableSchema, mapping_mode, physical_name
+from cdfd.delta.types.schema_merge import SOURCE, TYPE_CHANGES, merge, nullable
 from cdfd.delta.write.writing import check_appendable, compression, conditions
 from cdfd.errors import SchemaChangedError, SinkError
 from cdfd.plan.shape.shape import Shape
@@ -105,6 +105,26 @@ def columns_of_new(rows: StructType, partition_by: Sequence[str], *, follow: boo
             )
     columns = Columns(struct, tuple(partition_by))
     return replace(columns, mapping=ColumnMappingMode.NAME).completed() if follow else columns
+
+
+def columns_of_replaced(table: Columns, rows: StructType, partition_by: Sequence[str]) -> Columns:
+    """The columns of a table all of whose rows are replaced: those of the rows, with the rules that the table has for them.
+
+    Raises:
+        SinkError: the rows have no column for `partition_by`.
+    """
+    columns = columns_of_new(rows, partition_by, follow=False)
+    before = {child.name.lower(): child for child in table.struct}
+    fields = tuple(_with_rules(child, before.get(child.name.lower(), child)) for child in columns.struct)
+    # A mapping stays, and no id is used twice.
+    return replace(table, struct=StructType(fields), partition_by=columns.partition_by).completed()
+
+
+def _with_rules(child: StructField, before: StructField) -> StructField:
+    """A column of rows that may be null only if the column before it may, and with the notes of that if it has the same type."""
+    notes = before.metadata if before.type == child.type else {}
+    kept = {key: note for key, note in notes.items() if key not in (ID, PHYSICAL_NAME, SOURCE, TYPE_CHANGES)}
+    return replace(child, nullable=before.nullable, metadata={**kept, **child.metadata})
 
 
 def columns_of_extended(table: Columns, rows: StructType, on_missing_column: str) -> Columns:

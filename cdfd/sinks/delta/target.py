@@ -31,7 +31,9 @@ from cdfd.sinks.delta.columns import (
     columns_of,
     columns_of_extended,
     columns_of_new,
+    columns_of_replaced,
 )
+from cdfd.sinks.delta.conditions import check_conditions
 from cdfd.sinks.delta.housekeeping import Upkeep, keep_house
 from cdfd.sinks.delta.log_actions import CHANGELOG_MODE, Mode, evolution, protocol_features
 from cdfd.sinks.delta.positions import (
@@ -236,19 +238,22 @@ class Target:
 
         Raises:
             SchemaChangedError: the table cannot take the rows.
-            SinkError: the rows have no column for `partition_by`.
+            SinkError: the rows have no column for `partition_by`, or for a condition of the table.
         """
         try:
             if not table.struct.fields:
-                return columns_of_new(rows, self._layout.partition_by, follow=self.follows)
+                columns = columns_of_new(rows, self._layout.partition_by, follow=self.follows)
             # A table has no rows if it has no columns of a source yet.
-            if replaces or {child.name for child in table.struct} <= {child.name for child in CHANGELOG_MODE.columns}:
-                # A mapping stays, and no id is used twice.
-                columns = columns_of_new(rows, self._layout.partition_by, follow=False)
-                return replace(table, struct=columns.struct, partition_by=columns.partition_by).completed()
-            return columns_of_extended(table, rows, self.on_missing_column)
+            elif replaces or {child.name for child in table.struct} <= {child.name for child in CHANGELOG_MODE.columns}:
+                columns = columns_of_replaced(table, rows, self._layout.partition_by)
+            else:
+                columns = columns_of_extended(table, rows, self.on_missing_column)
         except CdfdError as error:
             raise error.within(table=self.uri) from None
+        with translate_errors("write the rows", self.uri):
+            # Without a column that one of them names, no writer could append to the table any more.
+            check_conditions(columns.conditions, columns.struct)
+        return columns
 
     async def put(self, path: str, data: pa.Buffer | bytes) -> None:
         """Write a file. Until a commit names it, it is not a part of the table."""

@@ -819,6 +819,53 @@ class TestPositions:
         assert await (await open_sink(LocalStorage(folder), change_feed=True)).last_position() == at(3)
 
 
+def set_rules(folder: Path, properties: dict[str, str], **columns: dict[str, Any]) -> None:
+    """Change properties of the mirror, and parts of its columns, as another writer may."""
+    log = entries(folder)
+    metadata = [action["metaData"] for entry in log for action in entry if "metaData" in action][-1]
+    schema = json.loads(metadata["schemaString"])
+    for each in schema["fields"]:
+        each |= columns.get(each["name"], {})
+    changed = {"schemaString": json.dumps(schema), "configuration": metadata["configuration"] | properties}
+    entry = folder / "_delta_log" / f"{len(log):020}.json"
+    entry.write_text(json.dumps({"metaData": metadata | changed}))
+
+
+class TestRules:
+    """Rules that another writer has given to the columns of a mirror."""
+
+    LESS: ClassVar[pa.Schema] = pa.schema([("id", pa.int64()), ("f", pa.float64())])
+
+    async def reload(self, folder: Path, rows: Sequence[Row]) -> None:
+        """Load the mirror again from a source that has dropped a column."""
+        sink = await open_sink(LocalStorage(folder))
+        await (await sink.begin(at(1))).commit(at(1, "snapshot"))
+        delivery = await sink.begin(at(1, "snapshot"))
+        await delivery.write(change(1, "insert", rows, self.LESS))
+        await delivery.commit(at(2))
+
+    async def test_rules_of_columns_outlive_another_load(self, tmp_path: Path) -> None:
+        await deliver(await open_sink(LocalStorage(tmp_path)), 0, change(0, "insert", [(0, "a", 0.5)]))
+        set_rules(tmp_path, {}, id={"nullable": False, "metadata": {"comment": "mine"}})
+        with pytest.raises(SinkError, match="column 'id' of the target may not be null, and a row has no value"):
+            await self.reload(tmp_path, [(None, 0.5)])
+        await self.reload(tmp_path, [(1, 0.5)])
+        assert rows_in(tmp_path, self.LESS) == bag([(1, 0.5)])
+        (metadata,) = (each["metaData"] for each in entries(tmp_path)[-1] if "metaData" in each)
+        assert json.loads(metadata["schemaString"])["fields"] == [
+            {"name": "id", "type": "long", "nullable": False, "metadata": {"comment": "mine"}},
+            {"name": "f", "type": "double", "nullable": True, "metadata": {}},
+        ]
+
+    async def test_a_column_that_a_constraint_names_stays(self, tmp_path: Path) -> None:
+        """No writer could append to a table with a constraint for a column that it does not have."""
+        await deliver(await open_sink(LocalStorage(tmp_path)), 0, change(0, "insert", [(0, "a", 0.5)]))
+        set_rules(tmp_path, {"delta.constraints.c": "v IS NULL OR v <> 'bad'"})
+        with pytest.raises(SinkError, match=r"the CHECK constraint 'c' cannot be checked .* there is no column 'v'"):
+            await self.reload(tmp_path, [(1, 0.5)])
+        assert rows_in(tmp_path) == bag([(0, "a", 0.5)])
+
+
 class TestShape:
     """Rows that were made with other settings cannot stay."""
 
@@ -1210,6 +1257,15 @@ class TestFollow:
         await self.deliver(sink, 0, names, schema, insert=[(1, "a"), (1, "b"), (1, "c")])
         await self.deliver(sink, 1, names, renamed, delete=[("b", 1)], insert=[("d", 1)])
         assert rows_in(tmp_path, renamed) == bag([("a", 1), ("c", 1), ("d", 1)])
+
+    async def test_a_column_that_a_constraint_names_is_not_renamed(self, tmp_path: Path) -> None:
+        schema, names = pa.schema([("id", pa.int64()), ("old", pa.string())]), {"id": "p1", "old": "p2", "new": "p2"}
+        renamed = pa.schema([("id", pa.int64()), ("new", pa.string())])
+        await self.deliver(await self.open(tmp_path), 0, names, schema, insert=[(1, "a")])
+        set_rules(tmp_path, {"delta.constraints.c": "old IS NULL OR old <> 'bad'"})
+        with pytest.raises(SinkError, match=r"the CHECK constraint 'c' cannot be checked .* there is no column 'old'"):
+            await self.deliver(await self.open(tmp_path), 1, names, renamed, insert=[(2, "bad")])
+        assert rows_in(tmp_path, schema) == bag([(1, "a")])
 
     async def test_a_key_that_is_renamed(self, tmp_path: Path) -> None:
         """The key is named in the settings, so a rename of it stops the table until these follow."""
