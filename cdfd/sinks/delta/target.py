@@ -286,8 +286,6 @@ class Target:
         with translate_errors("commit", self.uri):
             base = self._columns
             await self.ensure(begun, rows)
-            if replaces:
-                base = rows or base
             try:
                 version = await self._log.append(
                     lambda state: self._proposal(state, begun, following, base, rows, changes, replaces, control)
@@ -361,7 +359,7 @@ class Target:
         if delivered if control is None else control == current and stored.position == following:
             self._proposed = table
             return []
-        columns = table if rows is None else rows if replaces else self._agree(table, base, rows)
+        columns = table if rows is None else self._agree(table, base, rows, replaces)
         self._proposed = columns = replace(columns, compression=table.compression)
         stays = columns == table and mode.properties.items() <= state.metadata.configuration.items()
         added: dict[str, str] = {}
@@ -377,20 +375,22 @@ class Target:
         actions += changes(state, columns, now)
         return actions + position_actions(state, self._place, following, now, again=reshapes)
 
-    def _agree(self, table: Columns, base: Columns, rows: Columns) -> Columns:
+    def _agree(self, table: Columns, base: Columns, rows: Columns, replaces: bool) -> Columns:
         """The columns after this commit, if the files were written by the rules that the table has now.
 
         Args:
             table: the columns of the table now.
             base: the columns when the files were begun.
             rows: the columns of the files, and others of `base`.
+            replaces: whether the rows replace all rows of the table.
         """
         if table in (base, rows):
             return rows
         # Without a mapping, files of the same rules are files of the table, whatever other columns it has.
         rules = (table.mapping, table.partition_by, table.conditions, table.materialized)
         same = rules == (ColumnMappingMode.NONE, rows.partition_by, rows.conditions, rows.materialized)
-        if same and rows.mapping is ColumnMappingMode.NONE and all(child.nullable for child in table.struct):
+        same = same and rows.mapping is ColumnMappingMode.NONE and all(child.nullable for child in table.struct)
+        if same and not replaces:
             return self.merged(table, rows.struct)
         raise SinkError(
             "another writer changed the columns or the rules of the target while rows were written",

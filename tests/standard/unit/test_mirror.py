@@ -836,9 +836,9 @@ class TestRules:
 
     LESS: ClassVar[pa.Schema] = pa.schema([("id", pa.int64()), ("f", pa.float64())])
 
-    async def reload(self, folder: Path, rows: Sequence[Row]) -> None:
+    async def reload(self, folder: Path, rows: Sequence[Row], sink: MirrorSink | None = None) -> None:
         """Load the mirror again from a source that has dropped a column."""
-        sink = await open_sink(LocalStorage(folder))
+        sink = sink or await open_sink(LocalStorage(folder))
         await (await sink.begin(at(1))).commit(at(1, "snapshot"))
         delivery = await sink.begin(at(1, "snapshot"))
         await delivery.write(change(1, "insert", rows, self.LESS))
@@ -856,6 +856,34 @@ class TestRules:
             {"name": "id", "type": "long", "nullable": False, "metadata": {"comment": "mine"}},
             {"name": "f", "type": "double", "nullable": True, "metadata": {}},
         ]
+
+    @pytest.mark.parametrize("rule", ["mapping", "constraint", "not null"])
+    async def test_rules_that_another_writer_gives_before_another_load(self, tmp_path: Path, rule: str) -> None:
+        """The sink stays open, and does not know them yet. The daemon opens it again after the error."""
+        sink = await open_sink(LocalStorage(tmp_path))
+        await deliver(sink, 0, change(0, "insert", [(0, "a", 0.5)]))
+        if rule == "mapping":
+            columns = {
+                name: {"metadata": {"delta.columnMapping.id": number, "delta.columnMapping.physicalName": name}}
+                for number, name in enumerate(SCHEMA.names, 1)
+            }
+            set_rules(tmp_path, {"delta.columnMapping.mode": "name", "delta.columnMapping.maxColumnId": "3"}, **columns)
+        elif rule == "constraint":
+            set_rules(tmp_path, {"delta.constraints.c": "id > 5"})
+        else:
+            set_rules(tmp_path, {}, id={"nullable": False})
+        with pytest.raises(SinkError, match="another writer changed the columns or the rules") as error:
+            await self.reload(tmp_path, [(None, 0.5)], sink)
+        assert error.value.retriable
+        assert rows_in(tmp_path) == bag([(0, "a", 0.5)])
+        await self.reload(tmp_path, [(7, 0.5)])
+        assert rows_in(tmp_path, self.LESS) == bag([(7, 0.5)])
+        if rule == "mapping":
+            (metadata,) = (each["metaData"] for each in entries(tmp_path)[-1] if "metaData" in each)
+            assert all(
+                "delta.columnMapping.id" in field["metadata"]
+                for field in json.loads(metadata["schemaString"])["fields"]
+            )
 
     async def test_a_column_that_a_constraint_names_stays(self, tmp_path: Path) -> None:
         """No writer could append to a table with a constraint for a column that it does not have."""
