@@ -314,3 +314,6 @@ def main() -> None:
         else:
             sys.stderr.write("cdfd: " + "\n".join(error.lines()) + "\n")
         sys.exit(error.exit_code)
+    finally:
+        # At its end, the interpreter would look for garbage among all modules.
+        gc.freeze()
