@@ -124,8 +124,7 @@ def read_range(
     Raises:
         CdfdError: as `changes` does.
     """
-    local = not table.log.storage.remote
-    with LoopThread(local=local) as loop:
+    with LoopThread(local=table.local) as loop:
         first, last, header = loop.run(_range(table, start, end))
         schema = loop.run(range_schema(table.log, first, header))
     rows.check(schema)
@@ -138,7 +137,7 @@ def read_range(
 
     def all_changes() -> Iterator[pa.RecordBatch]:
         # This loop starts with the first read: a reader that is never read must not leave a thread behind.
-        with LoopThread(local=local) as loop, table.tailer() as tailer:
+        with LoopThread(local=table.local) as loop, table.tailer() as tailer:
             planned = stream.versions(tailer, first, last)
             plans = (version.plan for version in iter(lambda: loop.run(anext(planned, None)), None))
             for changes in execution.batches(plans):
@@ -197,7 +196,7 @@ def snapshot(
     shape = shape_of(where, columns, mask, exclude_change_types)
     rows = RowOptions(shape=shape)
     table = Table.open(uri, storage_options, allowed_roots, path_prefixes=path_prefixes, max_log_line=max_log_line)
-    with LoopThread(local=not table.log.storage.remote) as loop:
+    with LoopThread(local=table.local) as loop:
         at = loop.run(state_version(table.log, version))
         live = loop.run(table.stream(rows).snapshot(at))
     rows.check(live.plan.schema)

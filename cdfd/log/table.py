@@ -108,6 +108,11 @@ class Table:
         """Where it is."""
         return self.log.storage.uri
 
+    @property
+    def local(self) -> bool:
+        """Whether its log is in a local folder, which no catalog names."""
+        return isinstance(self.log.storage, LocalStorage)
+
     def stream(self, rows: RowOptions = AS_STORED, target: TableSchema | None = None) -> PlanStream:
         """Its plans, version by version, for rows with these options. `target` is as in `PlanStream`."""
         return PlanStream(self.log, rows, target)

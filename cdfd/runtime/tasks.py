@@ -195,7 +195,7 @@ class LoopThread:
         self._loop.close()
 
 
-def run_blocking(work: Coroutine[Any, Any, T]) -> T:
-    """Wait for `work`, also where a loop runs already (a notebook)."""
-    with LoopThread() as loop:
+def run_blocking(work: Coroutine[Any, Any, T], *, local: bool = False) -> T:
+    """Wait for `work`, also where a loop runs already (a notebook). `local` is as for `LoopThread`."""
+    with LoopThread(local=local) as loop:
         return loop.run(work)

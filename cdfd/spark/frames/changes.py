@@ -61,7 +61,7 @@ def change_frame(spark: SparkSession, options: Mapping[str, str], *, ordinals: b
     if parsed.packed:
         raise ConfigError("packed rows are for streams", hint="Omit the option `packed`")
     table = open_table(parsed)
-    target = run_blocking(resolve_target(table, parsed))
+    target = run_blocking(resolve_target(table, parsed), local=table.local)
     fields = [
         (name, field)
         for name, field in zip(target.names, target.spark_schema, strict=True)
@@ -73,7 +73,7 @@ def change_frame(spark: SparkSession, options: Mapping[str, str], *, ordinals: b
         plans: list[ChangePlan] | None = None
         try:
             _check_options(spark, table, parsed, target, explicit=reader == "spark")
-            plans = run_blocking(_plan(table, parsed, target, _MOST_PLANNED))
+            plans = run_blocking(_plan(table, parsed, target, _MOST_PLANNED), local=table.local)
             return _by_spark(spark, table, target, fields, plans)
         except ReadByCdfd as reason:
             if reader == "spark":
@@ -84,7 +84,7 @@ def change_frame(spark: SparkSession, options: Mapping[str, str], *, ordinals: b
                 return spark.createDataFrame(rows, StructType([field for _, field in fields]))
             logger.info('format("cdfd") reads the changes of %s: %s', table.uri, reason)
     # The rows as `format("cdfd")` reads them, of the same versions.
-    first = "snapshot" if parsed.start == "snapshot" else run_blocking(first_version(table, target))
+    first = "snapshot" if parsed.start == "snapshot" else run_blocking(first_version(table, target), local=table.local)
     with active_session(spark):
         spark.dataSource.register(CdfdSource)
     others = {name: text for name, text in options.items() if name.lower().replace("_", "") not in _BOUNDS}
@@ -127,7 +127,8 @@ def _check_options(
     own_keys = explicit or has_own_keys(spark, root_of(table.files.storage))
     check_store(table.files, has_options=bool(options.storage) and not own_keys)
     if options.start == "snapshot":
-        live = run_blocking(listed_snapshot(table.stream(target.rows, target.schema), options, target.version))
+        stream = table.stream(target.rows, target.schema)
+        live = run_blocking(listed_snapshot(stream, options, target.version), local=table.local)
         if live is not None:
             raise ReadByCdfd("executors list the files of the snapshot")
 
@@ -220,7 +221,7 @@ def _small_range(
     if nested or options.start == "snapshot":
         return None
     if plans is None:
-        plans = run_blocking(_plan(table, options, target, RANGE_FILES, RANGE_BYTES))
+        plans = run_blocking(_plan(table, options, target, RANGE_FILES, RANGE_BYTES), local=table.local)
     if _count(*plans) > RANGE_FILES or sum(plan.size for plan in plans) > RANGE_BYTES:
         return None
     names, spark_names = (tuple(each) for each in zip(*((name, field.name) for name, field in fields), strict=True))

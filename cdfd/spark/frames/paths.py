@@ -63,7 +63,7 @@ def spark_paths(rows: Iterable[FileRows], files: TableFiles, s3: str) -> dict[st
         PathError: a file lies outside the table.
     """
     paths = dict[str, str]()
-    with LoopThread() as loop:
+    with LoopThread(local=True) as loop:
         for each in rows:
             path = each.scan.path
             if path in paths:
