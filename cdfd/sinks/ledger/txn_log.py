@@ -34,6 +34,8 @@ ATTEMPTS = 24
 """Attempts of an append. Each one fails if another writer takes the version first."""
 FIRST_DELAY, MAX_DELAY = 0.005, 1.0
 """Longest wait in seconds before the second attempt, and before any attempt."""
+MANY_ACTIONS = 1000
+"""Actions of a commit beyond which a thread prepares it: it takes a tenth of a second, and others wait for the event loop."""
 LOADS = 3
 """Attempts to load a log that is cleaned up at the same time."""
 
@@ -177,9 +179,13 @@ class TxnLog:
         """Write the next version with these actions; whether it is valid."""
         version = state.version + 1
         info = txn_state.commit_info(self._operation, self._clock.now_ms(), state, blind=self._blind, tags=self._tags)
-        entry = commits.serialize([info, *actions])
-        # Before it is written: an entry that readers refuse would be the last one of the table.
-        following = state.apply(commits.parse(version, entry))
+
+        def following() -> tuple[bytes, TxnState]:
+            entry = commits.serialize([info, *actions])
+            # Before it is written: an entry that readers refuse would be the last one of the table.
+            return entry, state.apply(commits.parse(version, entry))
+
+        entry, after = await asyncio.to_thread(following) if len(actions) > MANY_ACTIONS else following()
         try:
             await self._storage.put_if_absent(log_path(paths.commit_name(version)), entry)
         except ExistsError:
@@ -189,7 +195,7 @@ class TxnLog:
         if stamp is None or self.checkpoint > version:
             self._tip = None
             return False
-        self._tip = _Tip(following, stamp)
+        self._tip = _Tip(after, stamp)
         return True
 
     async def _load(self) -> _Tip | None:

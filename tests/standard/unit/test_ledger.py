@@ -936,3 +936,23 @@ async def test_a_source_ledger_lives_as_long_as_its_loop(tmp_path: Path) -> None
         assert ended() is None
     with pytest.raises(StorageError, match="closed"):
         await ledger.record(ORDERS, 1, "T")
+
+
+@pytest.mark.parametrize(("count", "prepared_in"), [(3, "MainThread"), (2_000, "asyncio")])
+async def test_a_thread_prepares_a_commit_of_many_actions(
+    count: int, prepared_in: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other tables would wait for the event loop meanwhile."""
+    await TableLedger(storage := MemoryStorage(), manual_clock()).record(ORDERS, 1, "T")
+    log, threads = txn_log.TxnLog(storage, manual_clock()), list[str]()
+
+    def noted(actions: list[Action]) -> bytes:
+        threads.append(threading.current_thread().name)
+        return serialize(actions)
+
+    monkeypatch.setattr("cdfd.delta.commit.serialize", noted)
+    await log.append(lambda _: [txn(f"app {number}", 1, BEGINNING) for number in range(count)])
+    assert [name.partition("_")[0] for name in threads] == [prepared_in]
+    state = await log.state()
+    assert state is not None
+    assert len(state.txns) == count + 1
