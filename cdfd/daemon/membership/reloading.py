@@ -6,11 +6,13 @@ Only `tables` changes in place. The daemon names every other setting that differ
 import asyncio
 import logging
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from cdfd.config.fields import Section
 from cdfd.config.parser import load
+from cdfd.config.settings import Settings
 from cdfd.daemon.http.status import Searches
 from cdfd.daemon.membership.destinations import Destinations
 from cdfd.daemon.supervision.preflight import preflight
@@ -103,21 +105,7 @@ class Reloading:
         A new sink that cannot be opened is an error, too. The other changes are applied then, and logged.
         """
         try:
-            config = await asyncio.to_thread(load, self.path)
-            running = self.destinations.config
-            if running.engine.kind == "spark":
-                raise ConfigError("`engine.kind: spark` applies no changes while it runs", hint="Restart the daemon")
-            preflight(config)
-            others = [name for name in changed_settings(running, config) if name not in ("tables", "sinks")]
-            if bool(running.sinks) != bool(config.sinks):
-                raise ConfigError(
-                    "`sink` cannot become `sinks`, or back, while the daemon runs", hint="Restart the daemon"
-                )
-            if naming := sorted(_NAMING.intersection(others)):
-                raise ConfigError(
-                    f"{' and '.join(naming)} cannot change while the daemon runs, and names of tables follow from it",
-                    hint="Restart the daemon",
-                )
+            config, others = await load_changes(self.path, self.destinations.config)
             changes, failure = await self.destinations.configure(config)
             self.searches.unapplied = others
             for sink, what in changes.items():
@@ -136,6 +124,31 @@ class Reloading:
             return not error.retriable  # such as that of a store that a pattern searches
         self._outage.work()
         return True
+
+
+async def load_changes(path: Path, running: Settings) -> tuple[Settings, Sequence[str]]:
+    """The settings of a file whose tables and sinks a daemon can apply, and the names of its other settings that differ.
+
+    Args:
+        path: the file.
+        running: the settings of the daemon.
+
+    Raises:
+        ConfigError: the file is invalid, or needs a restart.
+    """
+    config = await asyncio.to_thread(load, path)
+    if running.engine.kind == "spark":
+        raise ConfigError("`engine.kind: spark` applies no changes while it runs", hint="Restart the daemon")
+    preflight(config)
+    others = [name for name in changed_settings(running, config) if name not in ("tables", "sinks")]
+    if bool(running.sinks) != bool(config.sinks):
+        raise ConfigError("`sink` cannot become `sinks`, or back, while the daemon runs", hint="Restart the daemon")
+    if naming := sorted(_NAMING.intersection(others)):
+        raise ConfigError(
+            f"{' and '.join(naming)} cannot change while the daemon runs, and names of tables follow from it",
+            hint="Restart the daemon",
+        )
+    return config, others
 
 
 def file_content(path: Path) -> bytes | None:

@@ -10,7 +10,7 @@ import secrets
 import signal
 import socket
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager, closing
+from contextlib import AsyncExitStack, asynccontextmanager, closing, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -31,7 +31,7 @@ from cdfd.daemon.http.summary import Summary
 from cdfd.daemon.membership.destinations import Destinations
 from cdfd.daemon.membership.discovery import SharedSearches
 from cdfd.daemon.membership.members import Members
-from cdfd.daemon.membership.reloading import Reloading, file_content
+from cdfd.daemon.membership.reloading import Reloading, file_content, load_changes
 from cdfd.daemon.membership.searching import Searching
 from cdfd.daemon.membership.shard import Shard
 from cdfd.daemon.sources import Sources
@@ -195,7 +195,8 @@ class _Process:
             FencedError: another process delivers.
             CdfdError: all loops have failed; see `Supervisor`.
         """
-        config, clock, status = self.config, self.clock, self.status
+        clock, status = self.clock, self.status
+        status.config = config = self.config if warm is None else await self._elected_with(warm)
         async with AsyncExitStack() as stack:
 
             def shares_tables() -> bool:
@@ -238,6 +239,19 @@ class _Process:
                 self.path, self.loaded, destinations, status.searches, clock, file_events, self.hangup
             )
             await run_until(stop, beside(supervisor.run(), destinations.run(), reloading.run()))
+
+    async def _elected_with(self, warm: WarmTables) -> Settings:
+        """The settings with the tables and sinks that the file has now: the leader before may have applied them.
+
+        Those of the start could deliver to another topic, or without a mask. If the file is invalid, they count, and `Reloading` reports it.
+        """
+        config = self.config
+        if self.loaded is not None and await asyncio.to_thread(file_content, self.path) != self.loaded:
+            with suppress(CdfdError):
+                config = config.with_tables_of((await load_changes(self.path, config))[0])
+        for name in [name for name in warm.connectors if config.sinks.get(name) != self.config.sinks.get(name)]:
+            await warm.connectors.pop(name).discard()
+        return config
 
     @asynccontextmanager
     async def _open_destination(
