@@ -206,7 +206,7 @@ class _Process:
             supervisor = Supervisor(
                 stop,
                 clock,
-                awaits_tables=bool(config.discoveries),
+                awaits_tables=lambda: bool(status.config.discoveries),
                 shares_tables=shares_tables,
                 failing=self.stopping.limit_end,
             )

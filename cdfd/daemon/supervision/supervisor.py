@@ -81,7 +81,7 @@ class Supervisor:
         stop: set it to stop all loops.
         clock: the source of time.
         random: of the jitter of retries.
-        awaits_tables: whether more tables may be found later. If not, the process ends once every table needs an operator.
+        awaits_tables: whether more tables may be found later; asked whenever every table needs an operator. If not, that ends the process.
         shares_tables: whether other processes may take tables over, as shards do; asked whenever one does. If not, that ends the process.
         failing: receives the error that ends all loops, before they have ended.
     """
@@ -92,7 +92,7 @@ class Supervisor:
         clock: Clock,
         random: Random | None = None,
         *,
-        awaits_tables: bool = False,
+        awaits_tables: Callable[[], bool] = lambda: False,
         shares_tables: Callable[[], bool] = lambda: False,
         failing: Callable[[CdfdError], object] = lambda _: None,
     ) -> None:
@@ -290,7 +290,7 @@ class Supervisor:
             delay = FENCED_RETRY_SECONDS if table.was_open else delay
         elif not error.retriable:
             table.failed = error
-            if not self._awaits_tables and all(each.failed is not None for each in self._tables.values()):
+            if all(each.failed is not None for each in self._tables.values()) and not self._awaits_tables():
                 table.monitor.failed(error, None)
                 raise error
             delay = PERMANENT_RETRY_SECONDS

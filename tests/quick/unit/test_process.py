@@ -12,7 +12,10 @@ from cdfd.daemon.election.warm_tables import WarmTables
 from cdfd.daemon.http.status import Status
 from cdfd.daemon.membership.reloading import file_content
 from cdfd.daemon.supervision.process import _Process
+from cdfd.demo.writer import TableWriter
 from cdfd.runtime.clock import SystemClock
+from cdfd.storage.local import LocalStorage
+from tests.support.lake import SCHEMA, rows
 
 
 def write(path: Path, *tables: str) -> Settings:
@@ -74,3 +77,17 @@ async def test_leader_begins_with_the_tables_of_its_start_if_the_file_is_invalid
     path.write_text("tables: []")
     async with delivering(path, config, loaded, elected=True) as (status, _):
         assert names(status) == ["orders", "users"]
+
+
+async def test_pattern_that_a_reload_adds_keeps_the_process_running(tmp_path: Path) -> None:
+    path, writer = tmp_path / "cdfd.yaml", TableWriter(LocalStorage(str(tmp_path / "orders")), SCHEMA)
+    await writer.create()
+    await writer.insert(rows(1))
+    config, loaded = write(path, f"uri: {tmp_path / 'orders'}"), file_content(path)
+    async with delivering(path, config, loaded) as (status, task):
+        (tmp_path / "lake").mkdir()
+        write(path, f"uri: {tmp_path / 'orders'}, key: [nothing]", f"discover: {tmp_path / 'lake'}/*")
+        while not task.done() and not any(table.last_error for table in status.tables()):
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.1)
+        assert not task.done(), task.exception()

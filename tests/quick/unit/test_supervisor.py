@@ -452,7 +452,7 @@ async def test_without_tables_it_waits_for_the_stop() -> None:
 
 async def test_where_more_tables_may_come_the_failure_of_all_does_not_end_it() -> None:
     daemon = Daemon()
-    daemon.supervisor = Supervisor(daemon.stop, daemon.clock, awaits_tables=True)
+    daemon.supervisor = Supervisor(daemon.stop, daemon.clock, awaits_tables=lambda: True)
     daemon.runs["bad"], daemon.begun["bad"], daemon.told["bad"] = [failing(lasting)], 0, Told()
     daemon.supervisor.add("bad", daemon.opener("bad"), daemon.told["bad"])
     task = asyncio.create_task(daemon.supervisor.run())
