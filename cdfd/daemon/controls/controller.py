@@ -57,14 +57,17 @@ class Controller:
             self.add(name)
 
     def add(self, name: str) -> Mailbox:
-        """Take requests for a table; its mailbox."""
-        return self.tables.setdefault(name, Mailbox(self.notify))
+        """Take requests for a table; its mailbox. Those that wait for an earlier loop of it wait for the next one."""
+        mailbox = self.tables.setdefault(name, Mailbox(self.notify))
+        mailbox.open()
+        return mailbox
 
     def remove(self, name: str) -> None:
-        """Take no more requests for a table. Those that wait are refused."""
+        """Take no more requests for a table. Those that wait are refused, and can be sent again with their ids."""
         mailbox = self.tables.pop(name, None)
-        error = Refused("unknown", "the table is no longer in the configuration")
+        error = Refused("unknown", "this process no longer delivers the table")
         while mailbox is not None and (request := mailbox.first) is not None:
+            self._ids.pop((request.id, request.table), None)
             mailbox.settle(refusal(error, request.id, request.action, request.table))
 
     async def submit(self, request: Request, timeout: float | None = None) -> Notification:

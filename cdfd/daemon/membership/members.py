@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -138,7 +138,9 @@ class Members:
     async def close(self) -> None:
         """End all loops, because the daemon does not deliver to this sink any more."""
         async with self._lock:
-            await asyncio.gather(*map(self._leave, tuple(self._running)))
+            leaving = tuple(self._running)
+            await asyncio.gather(*map(self._leave, leaving))
+            self._refuse_requests(leaving)
 
     async def _apply(self) -> Changes:
         searched = [(discovery, self._folders.get(discovery, Folders())) for discovery in self.config.discoveries]
@@ -157,6 +159,7 @@ class Members:
         leaving = [name for name, entry in self._running.items() if wanted.get(name) != entry]
         joining = [name for name in wanted if self._running.get(name) != wanted[name]]
         await asyncio.gather(*map(self._leave, leaving))
+        self._refuse_requests({*leaving} - {*joining})
         self._unopened.update(joining)
         at_work = not self.status.not_ready()  # once, because it asks all tables
         for name in joining:
@@ -177,11 +180,13 @@ class Members:
         del self._running[name]
         self._unopened.discard(name)
         self._left += 1
-        address = self.config.address(name)
-        await self.supervisor.remove(address)
+        await self.supervisor.remove(self.config.address(name))
         self.status.remove(name)
+
+    def _refuse_requests(self, names: Iterable[str]) -> None:
         if self.controller is not None:
-            self.controller.remove(address)
+            for name in names:
+                self.controller.remove(self.config.address(name))
 
     @asynccontextmanager
     async def _open(self, entry: TableEntry, monitor: Monitor, stop: asyncio.Event) -> AsyncIterator[Loop]:

@@ -23,6 +23,7 @@ from cdfd.daemon.membership.searching import Searching
 from cdfd.daemon.membership.shard import Shard, owner
 from cdfd.daemon.supervision.supervisor import Supervisor
 from cdfd.deliver.monitor import Monitor
+from cdfd.deliver.requests import Request
 from cdfd.errors import StorageError
 from cdfd.runtime.file_events import FileEvents
 from cdfd.runtime.tasks import background
@@ -115,6 +116,23 @@ def test_tables_come_and_go_with_their_status_metrics_and_requests(tmp_path: Pat
             assert document["reload"]["error"] is None
             while daemon.table_names != ["a", "b", "c"]:
                 await asyncio.sleep(0)
+
+    asyncio.run(scenario())
+
+
+def test_requests_wait_for_the_next_loop_of_a_table_that_changes(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        daemon = Daemon(tmp_path, "/a", "/b")
+        async with daemon.running():
+            for name in ("a", "b"):
+                await daemon.controller.submit(Request("pause", "p", name, "http"), timeout=0)
+            daemon.path.write_text(json.dumps({"tables": [{"uri": "/a", "key": ["id"]}], **FILES}))
+            await daemon.reloading.reload()
+            await asyncio.sleep(0)
+            request = daemon.controller.tables["a"].first
+            assert request is not None
+            assert request.id == "p"
+            assert [each["additional_data"]["data_collection"] for each in daemon.controller.recent] == ["b"]
 
     asyncio.run(scenario())
 

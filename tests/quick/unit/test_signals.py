@@ -177,6 +177,33 @@ def test_a_topic_that_is_opened_again_repeats_no_request() -> None:
     asyncio.run(asyncio.wait_for(scenario(), 30))
 
 
+def test_request_that_waits_as_its_table_leaves_can_come_again() -> None:
+    """As where a process loses a lease, and has it again later: its signals are not done."""
+
+    async def scenario() -> None:
+        clock = ManualClock()
+        controller = Controller("shop", ["slow"], clock)
+        for answered in (False, True):
+            log = Log([{"type": "pause", "data": {"data-collections": ["slow"]}}])
+            reader = SignalReader(controller, ACTIONS, clock)
+            reading = asyncio.create_task(reader.read(log))
+            await clock.wait_for_sleepers()
+            await asyncio.sleep(0.01)
+            mailbox = controller.tables["slow"]
+            assert mailbox.first is not None
+            if answered:
+                settle(mailbox)
+            reading.cancel()
+            await asyncio.gather(reading, return_exceptions=True)
+            await reader.close()
+            controller.remove("slow")
+            controller.add("slow")
+        assert [each["type"] for each in controller.recent] == ["REFUSED", "PAUSED"]
+        assert controller.recent[0]["additional_data"]["message"] == "this process no longer delivers the table"
+
+    asyncio.run(asyncio.wait_for(scenario(), 30))
+
+
 @pytest.mark.parametrize(("shares", "types"), [(True, []), (False, ["REFUSED"])])
 def test_a_shard_leaves_tables_of_others_to_them(shares: bool, types: list[str]) -> None:
     async def scenario() -> None:
