@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -136,11 +136,10 @@ class Members:
             return await self._apply()
 
     async def close(self) -> None:
-        """End all loops, because the daemon does not deliver to this sink any more."""
+        """End all loops, because the daemon does not deliver to this sink any more. A search that ends later adds no tables."""
         async with self._lock:
-            leaving = tuple(self._running)
-            await asyncio.gather(*map(self._leave, leaving))
-            self._refuse_requests(leaving)
+            self.config = self.config.with_tables(())
+            await self._apply()
 
     async def _apply(self) -> Changes:
         searched = [(discovery, self._folders.get(discovery, Folders())) for discovery in self.config.discoveries]
@@ -159,7 +158,9 @@ class Members:
         leaving = [name for name, entry in self._running.items() if wanted.get(name) != entry]
         joining = [name for name in wanted if self._running.get(name) != wanted[name]]
         await asyncio.gather(*map(self._leave, leaving))
-        self._refuse_requests({*leaving} - {*joining})
+        if self.controller is not None:
+            for name in {*leaving} - {*joining}:
+                self.controller.remove(self.config.address(name))
         self._unopened.update(joining)
         at_work = not self.status.not_ready()  # once, because it asks all tables
         for name in joining:
@@ -182,11 +183,6 @@ class Members:
         self._left += 1
         await self.supervisor.remove(self.config.address(name))
         self.status.remove(name)
-
-    def _refuse_requests(self, names: Iterable[str]) -> None:
-        if self.controller is not None:
-            for name in names:
-                self.controller.remove(self.config.address(name))
 
     @asynccontextmanager
     async def _open(self, entry: TableEntry, monitor: Monitor, stop: asyncio.Event) -> AsyncIterator[Loop]:

@@ -137,6 +137,18 @@ def test_requests_wait_for_the_next_loop_of_a_table_that_changes(tmp_path: Path)
     asyncio.run(scenario())
 
 
+def test_search_that_ends_while_a_sink_is_closed_adds_no_tables(tmp_path: Path) -> None:
+    """Their loops would deliver with what the sink has closed, and would keep it from being opened again."""
+
+    async def scenario() -> None:
+        daemon = Daemon(tmp_path, "/a", "/b")
+        async with daemon.running():
+            await asyncio.gather(daemon.members.close(), daemon.members.note_folders({}))
+            assert list(daemon.supervisor.names) == names(daemon.status) == list(daemon.controller.tables) == []
+
+    asyncio.run(scenario())
+
+
 def test_a_file_that_changes_during_the_start_is_applied(tmp_path: Path) -> None:
     async def scenario() -> None:
         daemon = Daemon(tmp_path, "/a")
