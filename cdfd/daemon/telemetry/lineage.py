@@ -12,13 +12,13 @@ affected. RUNNING events wait apart, at most one for each run, so that those of 
 import asyncio
 import json
 import logging
+import re
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, Literal
-from urllib.parse import urlsplit
+from typing import Any, Final, Literal
 from uuid import uuid4
 from weakref import WeakValueDictionary
 
@@ -37,6 +37,7 @@ from cdfd.model.version import Version
 from cdfd.runtime.clock import Clock
 from cdfd.runtime.registry import CATALOGS
 from cdfd.runtime.tasks import background
+from cdfd.storage.location import is_local
 
 logger = logging.getLogger("cdfd.daemon")
 
@@ -52,6 +53,8 @@ EventType = Literal["START", "RUNNING", "COMPLETE", "FAIL", "ABORT"]
 Dataset = tuple[str, str]
 """Namespace and name, by OpenLineage's conventions."""
 
+_FILE: Final = re.compile(r"\Afile:(//[^/]*)?", re.IGNORECASE)
+
 _PRODUCER = "https://pypi.org/project/cdfd"
 _SPEC = "https://openlineage.io/spec"
 _EVENT_SCHEMA = f"{_SPEC}/2-0-2/OpenLineage.json#/$defs/RunEvent"
@@ -66,10 +69,11 @@ def source_dataset(uri: str) -> Dataset:
     scheme, _, name = uri.partition("://")
     if scheme in CATALOGS:
         return scheme, name
-    parts = urlsplit(uri)
-    if parts.scheme in ("", "file"):
-        return "file", parts.path
-    return f"{parts.scheme}://{parts.netloc}", parts.path.strip("/") or "/"
+    # `urlsplit` would end a path at `#` or `?`, which names of folders may have.
+    if is_local(uri):
+        return "file", _FILE.sub("", uri)
+    store, _, path = name.partition("/")
+    return f"{scheme.lower()}://{store}", path.strip("/") or "/"
 
 
 @dataclass(eq=False)

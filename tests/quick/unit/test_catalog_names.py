@@ -96,6 +96,9 @@ def test_credentials_of_glue_are_those_of_its_tables(prefix: str) -> None:
 def test_dataset_of_run_events() -> None:
     assert source_dataset("uc://main.sales.orders") == ("uc", "main.sales.orders")
     assert source_dataset("s3://lake/orders") == ("s3://lake", "orders")
+    assert source_dataset("s3://lake") == ("s3://lake", "/")
+    assert source_dataset("s3://lake/a?b/c#1") == ("s3://lake", "a?b/c#1")
+    assert source_dataset("file:///data/c#1") == source_dataset("/data/c#1") == ("file", "/data/c#1")
 
 
 class TestDiscovery:
