@@ -158,7 +158,6 @@ class Backfill:
             if self.ended or job.first > job.last:
                 self.ended = True
                 return
-            table_id = (await self._opened.log.header()).metadata.id
             embedded = self._request.engine == "embedded"
             running = contextlib.nullcontext(EmbeddedEngine(Admission(1))) if embedded else spark_engine(self._config)
             # Opening the sink fences other processes.
@@ -169,7 +168,10 @@ class Backfill:
                 if current is not None and request.id is None and job.ended(current.position):
                     current = None
                 if current is None:
-                    position = job.begin(table_id)
+                    # A later version may have another id.
+                    is_first = job.snapshot or job.first == 0
+                    read_header = self._opened.log.header if is_first else self._opened.log.header_before
+                    position = job.begin((await read_header(job.first)).metadata.id)
                     sink.move_to(position, job.record())
                 else:
                     position = self._resumed = current.position

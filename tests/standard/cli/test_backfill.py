@@ -9,7 +9,7 @@ from deltalake import DeltaTable
 from cdfd.runtime.clock import SystemClock
 from cdfd.storage.local import LocalStorage
 from tests.support.commands import cdfd, one_line
-from tests.support.lake import run
+from tests.support.lake import rows, run, table
 from tests.support.renamed_column import renamed_table
 
 
@@ -86,6 +86,27 @@ class TestChangelog:
         for options in (["--from", "0", "--until", "1"], ["--from", "1", "--snapshot"]):
             assert said in one_line(cdfd("backfill", "-c", path, "people", *options), code)
         assert not list((tmp_path / "out").rglob("*.parquet"))
+
+    @pytest.mark.parametrize(
+        ("options", "counts"),
+        [
+            (["--from", "0", "--until", "1"], "1 row (1 insert)"),
+            (["--from", "1", "--until", "3"], "3 rows (3 insert)"),
+            (["--from", "2", "--until", "2"], "1 row (1 insert)"),
+            (["--from", "1", "--snapshot"], "1 row (1 insert)"),
+            (["--from", "2", "--snapshot", "--until", "3"], "3 rows (3 insert)"),
+        ],
+    )
+    def test_a_range_before_the_table_got_another_id(self, options: list[str], counts: str, tmp_path: Path) -> None:
+        async def write() -> None:
+            writer = await table(LocalStorage(tmp_path / "orders"), 2, SystemClock(), "first")
+            writer.table_id = "second"
+            await writer.commit("WRITE", [writer._metadata(), await writer._add(rows(2))])
+            await writer.insert(rows(3))
+
+        run(write())
+        path = config(tmp_path, str(tmp_path / "orders"), kind="delta", path=str(tmp_path / "out"))
+        assert counts in self.published(path, *options)
 
     def test_a_mirror_takes_none(self, orders: str, tmp_path: Path) -> None:
         path = config(tmp_path, orders, kind="delta", path=str(tmp_path / "out"), mode="mirror")
