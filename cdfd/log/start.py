@@ -233,18 +233,20 @@ async def check_version_exists(log: DeltaLog, version: int, last: int) -> None:
         )
 
 
-async def check_rows_from(log: DeltaLog, rows: RowOptions, first: int) -> TableSchema:
-    """Check that a table has all that rows from a version on need; the newest schema.
+async def check_rows_from(log: DeltaLog, rows: RowOptions, first: int, last: int | None = None) -> TableSchema:
+    """Check that a table has all that rows from a version on need, up to `last` (None: the newest); the schema there.
 
     Raises:
         ConfigError, MissingColumnError: as `RowOptions.check` and `Shape.check_names` say.
         LogError: see `DeltaLog.header`.
     """
     newest = await log.header()
-    header = newest if first >= newest.version else await log.header(first)
-    rows.check(newest.schema, header.schema)
-    rows.shape.check_names(header.schema, newest.schema)
-    return newest.schema
+    end = newest if last is None or not first <= last < newest.version else await log.header(last)
+    header = end if first >= end.version else await log.header(first)
+    rows.check(end.schema, header.schema, newest.schema)
+    for later in (end, newest):
+        rows.shape.check_names(header.schema, later.schema)
+    return end.schema
 
 
 async def _resolve(log: DeltaLog, bound: Bound, now_ms: int) -> int | str | datetime:

@@ -161,7 +161,7 @@ async def _write(request: Request, writer: Writer) -> None:
             _announce(_work(first, last, await table.log.latest_version(), snapshot=request.snapshot))
         schema = None
         if rows.names_columns or request.format == "trevni":
-            table_schema = await check_rows_from(table.log, rows, first)
+            table_schema = await check_rows_from(table.log, rows, first, last)
             schema = change_schema(rows.shape.published(rows.shape.target(table_schema)).arrow)
         writer.begin(schema, empty=request.existing == "overwrite")
         stream = table.stream(rows)

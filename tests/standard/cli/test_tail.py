@@ -41,6 +41,24 @@ class TestTail:
         assert (ended.code, [json.loads(line)["ssn"] for line in ended.lines()]) == (0, [None])
 
     @pytest.mark.parametrize(
+        "options",
+        [["--columns", "ssn"], ["--key", "id,ssn"], ["--snapshot", "--columns", "ssn"], ["--where", "ssn IS NOT NULL"]],
+    )
+    def test_columns_of_an_old_range_need_not_exist_any_more(self, options: list[str], tmp_path: Path) -> None:
+        run(renamed_table(LocalStorage(tmp_path), SystemClock()))
+        ended = cdfd("tail", str(tmp_path), "--until", "1", *options)
+        assert (ended.code, ended.err, len(ended.lines())) == (0, "", 1)
+        assert "ssn" in json.loads(ended.out)
+        assert "no column 'tax_id'" in one_line(cdfd("tail", str(tmp_path), "--until", "1", "--columns", "tax_id"), 2)
+
+    def test_an_empty_trevni_file_has_the_columns_of_its_range(self, tmp_path: Path) -> None:
+        run(renamed_table(LocalStorage(tmp_path), SystemClock()))
+        place = tmp_path / "empty.trv"
+        options = ("--until", "0", "--columns", "ssn", "--format", "trevni", "-o", place)
+        assert cdfd("tail", str(tmp_path), *options) == Ended(0, "", "")
+        assert "ssn" in cdfd("trevni", "schema", place).out
+
+    @pytest.mark.parametrize(
         ("options", "expected"),
         sample(
             [
