@@ -13,7 +13,7 @@ import pyarrow as pa
 from cdfd.config.shapes import shape_of
 from cdfd.delta.header import Header
 from cdfd.errors import ConfigError
-from cdfd.log.bounds import Start
+from cdfd.log.bounds import Start, is_relative
 from cdfd.log.range_schema import range_schema
 from cdfd.log.start import (
     check_range,
@@ -292,6 +292,8 @@ async def _range(table: Table, start: Start, end: Start | None) -> tuple[int, in
         if isinstance(result, BaseException):
             raise result
     first, header = cast(tuple[int, Header], tuple(both))
+    if end is None and first > header.version and is_relative(start):
+        header = await table.log.header()  # the start is that of a log with later commits
     last = header.version if end is None else await until_version(table.log, end)
     assert last is not None
     await check_version_exists(table.log, last, header.version)

@@ -67,6 +67,13 @@ def parse_bound(bound: Start | Bound) -> Bound:
     raise _invalid(bound)
 
 
+def is_relative(bound: Start | Bound) -> bool:
+    """Whether the version of a bound depends on the newest version. ConfigError if it is not a bound."""
+    parsed = parse_bound(bound)
+    inner = parsed.bound if isinstance(parsed, After) else parsed
+    return not isinstance(inner, int) or inner < 0
+
+
 def _after(inner: SupportsIndex | str | date) -> After:
     bound = parse_bound(inner)
     if isinstance(bound, str | After):

@@ -192,11 +192,13 @@ class LogFiles:
 
     async def earliest_version(self) -> int:
         """The oldest version whose log entry still exists. NotATableError if there is none."""
+        why = "it has no log"
         async with contextlib.aclosing(self.list_names()) as names:
             async for name, _ in names:
                 if name.kind == "commit":
                     return name.version
-        raise self._not_a_table("its log has no entry")
+                why = "its log has no entry"
+        raise self._not_a_table(why)
 
     def _not_a_table(self, why: str) -> NotATableError:
         if isinstance(self.storage, LocalStorage) and not os.path.lexists(self.storage.root):

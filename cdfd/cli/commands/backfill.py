@@ -227,13 +227,14 @@ class Backfill:
     async def _requested_job(self) -> Job:
         """The requested range, with the table's current versions."""
         log, request = self._opened.log, self._request
-        newest = await log.latest_version()
         start = request.start or "latest"
         # For a snapshot, `latest` is the newest version; for changes, it is the next one.
-        first = newest if request.snapshot and parse_bound(start) == "latest" else await start_version(log, start)
+        latest = request.snapshot and parse_bound(start) == "latest"
+        first = await log.latest_version() if latest else await start_version(log, start)
         until = "now" if request.until is None else request.until
         last = first if request.snapshot and request.until is None else await until_version(log, until)
         assert last is not None
+        newest = await log.latest_version()  # commits may have come meanwhile
         if max(last, first if request.snapshot else last) > newest:
             raise ConfigError(
                 f"there is no version {max(first, last)} yet; the newest is {newest}",

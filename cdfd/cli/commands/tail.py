@@ -185,11 +185,12 @@ async def _range(table: Table, tailer: Tailer, request: Request) -> tuple[int, i
         assert last is not None
         await check_version_exists(log, last, await log.latest_version())
         return last, last
-    last = await until_version(log, request.until)
-    assert last is not None
     start = "earliest" if start is None else start
     latest = request.snapshot and parse_bound(start) == "latest"
     first = await log.latest_version() if latest else await start_version(log, start)
+    # After the start: commits may come meanwhile.
+    last = await until_version(log, request.until)
+    assert last is not None
     await check_range(log, first, last)
     return first, last
 
