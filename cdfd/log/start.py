@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
 from cdfd.delta import paths
-from cdfd.delta.protocol import in_commit_timestamps_enabled
+from cdfd.delta.protocol import in_commit_timestamps_enabled, may_have_in_commit_timestamps
 from cdfd.delta.types.schema import TableSchema
 from cdfd.errors import ConfigError, GapError, LogError, NotFoundError
 from cdfd.log.bounds import After, Bound, Start, parse_bound
@@ -333,11 +333,17 @@ async def _first_since(log: DeltaLog, wanted_ms: int) -> int:
                 high = middle
         return low
     end = newest + 1 if first_in_commit is None else first_in_commit
-    return await _first_by_file(log, [each for each in times if each[0] < end], wanted_ms, end)
+    switched = may_have_in_commit_timestamps(header.protocol, header.metadata)
+    return await _first_by_file(log, [each for each in times if each[0] < end], wanted_ms, end, switched=switched)
 
 
-async def _first_by_file(log: DeltaLog, times: Sequence[tuple[int, int, int]], wanted_ms: int, end: int) -> int:
-    """The same among versions whose times are those of their files, unless in-commit timestamps were enabled then; `end` if there is none."""
+async def _first_by_file(
+    log: DeltaLog, times: Sequence[tuple[int, int, int]], wanted_ms: int, end: int, *, switched: bool
+) -> int:
+    """The same among versions whose times are those of their files, unless in-commit timestamps were enabled then; `end` if there is none.
+
+    `switched`: whether later versions may have in-commit timestamps although an earlier one has none.
+    """
     # In-commit timestamps differ from the times of files in either direction.
     stated: int | None = 0
     before = -1
@@ -345,7 +351,7 @@ async def _first_by_file(log: DeltaLog, times: Sequence[tuple[int, int, int]], w
         if time < wanted_ms - SKEW_MS:
             before = time
             continue
-        if stated is not None:
+        if switched or stated is not None:
             stated = (await log.entry(version)).commit.in_commit_timestamp
         before = file_time(modified_ms, before + 1) if stated is None else stated
         if before >= wanted_ms:

@@ -379,6 +379,21 @@ class TestInCommitTimestamps:
         assert await start_version(DeltaLog(lake), time, LATER) == first
         assert await until_version(DeltaLog(lake), time) == (10 if milliseconds >= 0 else 9)
 
+    async def test_times_count_after_the_feature_was_switched_off(self) -> None:
+        """Files of versions 1 and 2 are five seconds later than their in-commit timestamps. Version 0 is three seconds older than these."""
+        lake = await half_past(3, 1, **{"delta.inCommitTimestampEnablementVersion": "1"})
+        for version, written in enumerate((5_397_000, 5_405_000, 9_005_000)):
+            lake.replace(entry_path(version), lake.bytes_of(entry_path(version)), BEGINNING + written)
+        off = with_in_commit_timestamps(lake, 3, **{"delta.enableInCommitTimestamps": "false"})
+        await lake.put(entry_path(3), off.partition(b"\n")[2])
+        lake.replace(entry_path(3), lake.bytes_of(entry_path(3)), BEGINNING + 4 * 3_600_000)
+        log = DeltaLog(lake)
+        for version in (1, 2):
+            time = moment(version * 3600 + 1800)
+            assert await start_version(log, time, LATER) == version
+            assert await until_version(log, time) == version
+        assert await start_version(log, moment(4 * 3600), LATER) == 3
+
     async def test_few_entries_are_read(self) -> None:
         lake = await half_past(1000, 0)
         await checkpoint(lake, 999)
