@@ -167,6 +167,6 @@ def _text(data: bytes | None) -> str | None:
         text = data[frame:].decode()
     except UnicodeDecodeError:
         return "0x" + data.hex()
-    if not text.isprintable():
+    if any(mark < " " for mark in text):  # JSON escapes these
         return "0x" + data.hex()
     return f"0x{data[:frame].hex()} {text}" if frame else text

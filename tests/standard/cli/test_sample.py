@@ -66,6 +66,15 @@ def test_a_value_that_no_mask_hides_is_not_shown(
         run(path, "orders", start=start)
 
 
+def test_spaces_that_are_not_ascii_are_text(tmp_path: Path) -> None:
+    name = "山田\u3000太郎\u00a0\u202e"
+    write_deltalake(tmp_path / "orders", pa.table({"id": [1], "name": [name]}))
+    path = config(tmp_path, "flat")
+    assert '"name":"山田\\u3000太郎\\xa0\\u202e"' in run(path, "orders")
+    (record,) = json.loads(run(path, "orders", as_json=True))["records"]
+    assert json.loads(record["value"])["name"] == name
+
+
 def test_rows_of_another_version(table: Path) -> None:
     text = run(config(table, "flat"), "orders", start="0")
     assert "record 2 of topic shop.orders" in text
