@@ -141,7 +141,7 @@ class _Place:
             return ""
         fields = (field for section in self._sections for field in section.model_fields.values())
         is_sensitive = any(_has_secret(field.annotation) for field in fields)
-        hidden = is_sensitive or re.search(r"://[^/]*@|[?&](?i:sig|X-Amz-Signature)=", source.shown)
+        hidden = is_sensitive or re.search(r":.*@|[?&](?i:sig|X-Amz-Signature)=", source.shown)
         if hidden and not re.fullmatch(r"\$\{\w+\}", source.shown):
             return ""
         return f", found {quoted(source.shown)}"

@@ -726,6 +726,12 @@ def test_tables_with_credentials_in_the_uri_are_refused_and_not_shown(uri: str) 
     assert not any("hunter2" in each for each in actual)
 
 
+def test_brokers_with_credentials_are_refused_and_not_shown() -> None:
+    (actual, *_) = problems(KAFKA.replace("a:1", "u:hunter2@a:1"))
+    assert "expected host:port" in actual
+    assert "hunter2" not in actual
+
+
 @pytest.mark.parametrize(
     "uri", ["abfss://lake@account.dfs.core.windows.net/a/orders", "abfs://$web@account.dfs.core.windows.net/orders"]
 )
