@@ -118,8 +118,8 @@ def _unknown(document: Column, names: Sequence[str]) -> Column:
     others = sql.array_except(sql.json_object_keys(document), sql.array(*map(sql.lit, names)))
 
     def has_value(name: Column) -> Column:
-        path = sql.concat(sql.lit("$['"), name, sql.lit("']"))
-        return sql.call_function("get_json_object", document, path).isNotNull()
+        # Not by a path, which cannot have every name.
+        return sql.try_element_at(sql.from_json(document, "map<string, string>"), name).isNotNull()
 
     return sql.get(sql.filter(others, has_value), sql.lit(0))
 
