@@ -16,6 +16,8 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import ArrayType, MapType, StructField, StructType
 
+from cdfd.delta.types.datatypes import StructType as Struct
+from cdfd.delta.types.datatypes import types_in
 from cdfd.errors import ConfigError, UnsupportedError, Within
 from cdfd.log.table import Table
 from cdfd.model.columns import CHANGE_ORDINAL
@@ -41,6 +43,9 @@ logger = logging.getLogger("cdfd.spark")
 Reader = Literal["auto", "spark", "cdfd"]
 
 _BOUNDS: Final = ("startingversion", "startingtimestamp", "endingversion", "endingtimestamp")
+
+_V1_SOURCES: Final = "spark.sql.sources.useV1SourceList"
+_NULL_STRUCTS: Final = "spark.sql.legacy.parquet.returnNullStructIfAllFieldsMissing"
 
 _MOST_PLANNED: Final = 40_000
 """Files of all plans, at most, and versions. One file may have rows in several versions."""
@@ -118,12 +123,18 @@ def time_in_zone(text: str, zone: str) -> str:
 def _check_options(
     spark: SparkSession, table: Table, options: SourceOptions, target: Target, *, explicit: bool
 ) -> None:
-    """Raises ReadByCdfd if the options alone say that Spark's reader does not read the rows. `explicit`: the user asks for it."""
+    """Raises ReadByCdfd if options or settings say that Spark's reader does not read the rows. `explicit`: the user asks for it."""
     shape = options.rows.shape
     if options.net or options.rows.drop_unchanged or shape.where is not None or shape.masks or shape.excluded:
         raise ReadByCdfd("an option changes rows or leaves some out")
     if options.skip_missing:
         raise ReadByCdfd("missing files are skipped")
+    if "parquet" not in str(spark.conf.get(_V1_SOURCES, "parquet")).lower():
+        raise ReadByCdfd(f"{_V1_SOURCES} is without parquet, so Spark does not number rows")
+    kinds = (kind for child in target.schema.struct for kind in types_in(child.type))
+    null_structs = str(spark.conf.get(_NULL_STRUCTS, "false")).lower() == "true"
+    if null_structs and any(isinstance(kind, Struct) for kind in kinds):
+        raise ReadByCdfd(f"{_NULL_STRUCTS} is true, so structs would be null")
     own_keys = explicit or has_own_keys(spark, root_of(table.files.storage))
     check_store(table.files, has_options=bool(options.storage) and not own_keys)
     if options.start == "snapshot":

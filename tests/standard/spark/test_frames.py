@@ -87,6 +87,22 @@ class TestReader:
         monkeypatch.setattr(groups, "FEW_FILES", 1)
         assert not is_by_spark(cdfd.spark.changes(spark, table))
 
+    def test_settings_that_change_what_spark_reads_leave_it_to_cdfd(self, spark: SparkSession, tmp_path: Path) -> None:
+        table, nested = numbers(spark, tmp_path), f"{tmp_path}/nested"
+        spark.sql(
+            f"CREATE TABLE delta.`{nested}` (id INT, s STRUCT<a: INT>) USING delta"
+            " TBLPROPERTIES ('delta.columnMapping.mode' = 'name')"
+        )
+        spark.sql(f"INSERT INTO delta.`{nested}` VALUES (1, NAMED_STRUCT('a', 1)), (2, NULL)")
+        spark.sql(f"ALTER TABLE delta.`{nested}` ADD COLUMN s.b INT")
+        spark.sql(f"ALTER TABLE delta.`{nested}` DROP COLUMN s.a")
+        with settings(spark, {"spark.sql.sources.useV1SourceList": "csv"}):
+            assert cdfd.spark.changes(spark, table, ordinals=True).count() == 20
+        with settings(spark, {"spark.sql.legacy.parquet.returnNullStructIfAllFieldsMissing": "true"}):
+            rows = cdfd.spark.changes(spark, nested).orderBy("id").selectExpr("id", "s IS NULL").collect()
+            assert [tuple(row) for row in rows] == [(1, False), (2, True)]
+            assert is_by_spark(cdfd.spark.changes(spark, table))
+
     def test_range_is_planned_once_and_no_further_than_needed(
         self, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
