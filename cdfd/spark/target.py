@@ -45,6 +45,14 @@ def read_table(spark: SparkSession, target: str) -> DataFrame:
     return spark.read.format("delta").load(target) if _is_path(target) else spark.table(target)
 
 
+def widen_table(rows: DataFrame, target: str) -> None:
+    """Write the table at a path again with wider types, if those of `rows` do not fit. MERGE would cast values to the old types."""
+    stored = read_table(rows.sparkSession, target)
+    widened = stored.unionByName(rows.limit(0))
+    if [field.dataType for field in widened.schema] != [field.dataType for field in stored.schema]:
+        widened.write.format("delta").mode("overwrite").option("overwriteSchema", "true").save(target)
+
+
 def identifier(target: str) -> str:
     """The name of a table in SQL."""
     return f"delta.{quoted(target)}" if _is_path(target) else target

@@ -39,7 +39,7 @@ from pyspark.sql.types import DataType, DateType, IntegralType, MapType, StringT
 from cdfd.errors import ConfigError
 from cdfd.model.columns import CHANGE_ORDINAL, CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION
 from cdfd.spark.records.records import CHANGE_NAMES, KAFKA_NAMES, quoted, types_in
-from cdfd.spark.target import check_absolute, create_table, identifier, read_table
+from cdfd.spark.target import check_absolute, create_table, identifier, read_table, widen_table
 
 VERSION: Final = "_cdfd_version"
 ORDINAL: Final = "_cdfd_ordinal"
@@ -261,13 +261,11 @@ class Upsert:
         table, names = identifier(deleted), gone.columns
         if not self._has_deleted:
             create_table(gone.limit(0), deleted, (), {})
+            widen_table(gone, deleted)
             self._has_deleted = True
         if same_key is not None:
-            _run(
-                spark,
-                gone,
-                f"MERGE INTO {table} t USING {{changes}} s ON {same_key}\n{_update(names)}\n{_insert(names)}",
-            )
+            merge = f"MERGE INTO {table} t USING {{changes}} s ON {same_key}\n{_update(names)}\n{_insert(names)}"
+            _run(spark, gone, merge)
         if self.remembered is not None and batch_id % _BATCHES_BETWEEN_SWEEPS == _BATCHES_BETWEEN_SWEEPS - 1:
             # Forget keys that were deleted more than `remembered` before the newest one.
             newest = read_table(spark, deleted).select(sql.unix_micros(sql.max(COMMIT_TIMESTAMP))).collect()[0][0]

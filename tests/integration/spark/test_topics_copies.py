@@ -110,6 +110,24 @@ def test_a_row_that_is_deleted_does_not_come_back(
     assert [row.id for row in spark.read.format("delta").load(deleted).collect()] == [5]
 
 
+def test_deleted_keys_are_remembered_after_their_type_is_widened(
+    spark: SparkSession, made: Callable[..., DataFrame], tmp_path: Path
+) -> None:
+    target, deleted = f"{tmp_path}/copy", f"{tmp_path}/deleted"
+    widening = {"delta.enableTypeWidening": "true"}
+    Upsert(target, ("id",), properties=widening, deleted=deleted)(made(*FIRST))
+    upsert = Upsert(target, ("id",), evolve_schema=True, deleted=deleted)
+    id_of = sql.expr("IF(id = 9, 3000000000, id)").alias("id")
+
+    def wide(*rows: Change) -> DataFrame:
+        return made(*rows).select(id_of, *made().columns[1:])
+
+    upsert(wide((9, "i", "insert", 5, 0), (1, "A", "delete", 5, 1)))
+    upsert(wide((9, "i", "delete", 6, 0)))
+    upsert(wide((9, "i", "insert", 5, 0), (2, "b", "insert", 1, 1)))
+    assert copied(spark, target) == [(4, "c")]
+
+
 @pytest.mark.parametrize("remembers", [False, True])
 def test_a_key_that_is_null(
     spark: SparkSession, made: Callable[..., DataFrame], tmp_path: Path, remembers: bool
