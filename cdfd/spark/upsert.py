@@ -44,6 +44,7 @@ from cdfd.spark.target import check_absolute, create_table, identifier, read_tab
 VERSION: Final = "_cdfd_version"
 ORDINAL: Final = "_cdfd_ordinal"
 _DELETED: Final = "_cdfd_deleted"
+_RANK: Final = "_cdfd_rank"
 _DELETES: Final = ("delete", "update_preimage")
 _MATERIALIZE_SOURCE: Final = "spark.databricks.delta.merge.materializeSource"
 _STATE_PARTITIONS: Final = "spark.databricks.delta.snapshotPartitions"
@@ -195,7 +196,7 @@ class Upsert:
             if name not in self.keys
         }
         rows = batch.select(*(values.get(name, sql.col(quoted(name))) for name in columns), *CHANGE_NAMES)
-        ranked = rows.withColumn("_cdfd_rank", sql.row_number().over(window)).where(sql.col("_cdfd_rank") == 1)
+        ranked = rows.withColumn(_RANK, sql.row_number().over(window)).where(f"{_RANK} = 1")
         if not self._null_keys:
             # A null in a key is an error.
             null = " OR ".join(f"{quoted(key)} IS NULL" for key in self.keys)
@@ -377,7 +378,7 @@ def _table_columns(changes: DataFrame) -> list[str]:
             hint="Use the result of `read_changes`, with all change columns",
         )
     columns = [name for name in changes.columns if name not in (*CHANGE_NAMES, *KAFKA_NAMES)]
-    for name in (VERSION, ORDINAL, _DELETED):
+    for name in (VERSION, ORDINAL, _DELETED, _RANK):
         if name in columns:
             raise ConfigError(f"the changes have a column {name}, which is reserved for the copy", hint="Remove it")
     return columns

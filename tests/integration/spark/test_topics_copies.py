@@ -128,6 +128,11 @@ def test_deleted_keys_are_remembered_after_their_type_is_widened(
     assert copied(spark, target) == [(4, "c")]
 
 
+def test_a_reserved_column_is_refused(made: Callable[..., DataFrame], tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="_cdfd_rank"):
+        apply_changes(made(*FIRST).withColumn("_cdfd_rank", sql.lit(7)), f"{tmp_path}/copy", ["id"])
+
+
 @pytest.mark.parametrize("remembers", [False, True])
 def test_a_key_that_is_null(
     spark: SparkSession, made: Callable[..., DataFrame], tmp_path: Path, remembers: bool
