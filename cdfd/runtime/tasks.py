@@ -146,7 +146,7 @@ class _OneThreadLoop(asyncio.SelectorEventLoop):
             if not future.cancelled():
                 try:
                     future.set_result(func(*args))
-                except Exception as error:  # noqa: BLE001 - raised where the result is awaited
+                except BaseException as error:  # noqa: BLE001 - raised where the result is awaited
                     future.set_exception(error)
 
         self.call_soon(run)

@@ -22,10 +22,18 @@ def test_the_loop_of_local_files_runs_blocking_functions(local: bool, runs_itsel
         assert (loop.run(asyncio.to_thread(thread_name)) == "cdfd-log") is runs_itself
 
 
+class PanicError(BaseException):
+    """As a panic in native code, which is no `Exception`."""
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError, PanicError])
 @pytest.mark.parametrize("local", [True, False])
-def test_errors_of_blocking_functions_are_raised(local: bool) -> None:
-    with LoopThread(local=local) as loop, pytest.raises(ZeroDivisionError):
-        loop.run(asyncio.to_thread(lambda: 1 // 0))
+def test_errors_of_blocking_functions_are_raised(local: bool, error: type[BaseException]) -> None:
+    def fail() -> None:
+        raise error
+
+    with LoopThread(local=local) as loop, pytest.raises(error):
+        loop.run(asyncio.wait_for(asyncio.to_thread(fail), 10))
 
 
 @pytest.mark.parametrize("local", [True, False])
