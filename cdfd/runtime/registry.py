@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from importlib import import_module
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
 from cdfd.errors import ConfigError
@@ -52,18 +52,19 @@ class Registry:
             KeyError: nothing is.
             ConfigError: another package's cannot be imported.
         """
-        if name not in self._loaded:
-            if (own := self.own.get(name)) is not None:
-                module, _, attribute = own.partition(":")
-                self._loaded[name] = getattr(import_module(module), attribute)
-                return self._loaded[name]
+        if name in self._loaded:
+            return self._loaded[name]
+        if (own := self.own.get(name)) is not None:
+            loaded = resolve_name(own)
+        else:
             entry = self._others[name]
             try:
-                self._loaded[name] = entry.load()
+                loaded = entry.load()
             except (ImportError, AttributeError) as error:
                 what = f"{name} of {self.group}, which is {entry.value}, cannot be imported: {error}"
                 raise ConfigError(what, hint="Repair or remove the package that registers it") from error
-        return self._loaded[name]
+        self._loaded[name] = loaded
+        return loaded
 
     def add(self, name: str, value: Any) -> None:
         """Register something in this process alone."""
