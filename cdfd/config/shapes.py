@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from cdfd.config.mounted import read_secret
-from cdfd.config.values import Secret
 from cdfd.errors import ConfigError
 from cdfd.escaping import UNICODE_HINT, is_unicode
 from cdfd.plan.shape.chosen import Chosen
-from cdfd.plan.shape.masks import METHODS, Mask, Method
-from cdfd.plan.shape.parser import parse_filter
 from cdfd.plan.shape.shape import Shape
+
+if TYPE_CHECKING:
+    from cdfd.plan.shape.masks import Mask, Method
 
 _ARGUMENTS = {"constant": "value", "truncate": "length", "hmac_sha256": "hmac_key_file"}
 _MASK_HINT = "Such as nullify, constant:VALUE, truncate:2 or hmac_sha256:FILE, whose FILE has the key"
@@ -45,9 +44,14 @@ def shape_of(
         if not listed:
             raise ConfigError("`columns` is empty", hint="Leave it out to read all columns")
         chosen = tuple(map(_choose, listed))
+    predicate = None
+    if where is not None:
+        from cdfd.plan.shape.parser import parse_filter
+
+        predicate = parse_filter(where)
     return Shape(
         chosen,
-        None if where is None else parse_filter(where),
+        predicate,
         tuple((name, mask_of(name, text)) for name, text in (mask or {}).items()),
         excluded,
     )
@@ -67,6 +71,10 @@ def mask_of(column: str, entry: object) -> Mask:
     Raises:
         ConfigError: it has another form, or the file of a key cannot be read. The message never has the key.
     """
+    from cdfd.config.mounted import read_secret
+    from cdfd.config.values import Secret
+    from cdfd.plan.shape.masks import Mask
+
     try:
         if isinstance(entry, Mask):
             return entry
@@ -134,6 +142,8 @@ def mask_settings(text: str) -> Any:
 
 
 def _method(name: str) -> Method:
+    from cdfd.plan.shape.masks import METHODS
+
     if name not in METHODS:
         raise ConfigError(f"there is no mask {name!r:.100}", hint=_MASK_HINT)
     return name

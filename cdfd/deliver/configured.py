@@ -8,7 +8,7 @@ from cdfd.errors import MissingFileError
 from cdfd.log.table import Table
 from cdfd.scan.execute import Execution
 from cdfd.scan.read import raise_missing
-from cdfd.scan.updates.refined import refined_versions
+from cdfd.scan.updates.last_refined import refined_versions
 from cdfd.scan.updates.spill import spill_space
 
 logger = logging.getLogger("cdfd.feed")

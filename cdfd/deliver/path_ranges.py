@@ -19,7 +19,6 @@ from zlib import crc32
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from cdfd.delta.actions import Add
 from cdfd.delta.checkpoint import counted
@@ -29,6 +28,7 @@ from cdfd.errors import LogError
 from cdfd.log.listing import Listing, LiveListing, without
 from cdfd.model.file_scan import FileScan
 from cdfd.model.plan import LiveScans
+from cdfd.runtime import compute as pc
 from cdfd.runtime.arrays import array_of, scalar_of, to_numpy
 from cdfd.scan.splits import FILE_BYTES, shares
 from cdfd.storage.base import Storage

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from cdfd.delta import action_fields, paths
 from cdfd.delta.actions import DomainMetadata, Metadata, Protocol, Sidecar, Txn
@@ -18,6 +17,7 @@ from cdfd.delta.files import ALL_FIELDS, DELETION_VECTOR, FILES, TEXT, pack
 from cdfd.delta.statistics import counts_only
 from cdfd.delta.write.checkpoint_structs import documents
 from cdfd.errors import LogError
+from cdfd.runtime import compute as pc
 
 _PARSED = "stats_parsed"
 HEADER = ("protocol", "metaData")

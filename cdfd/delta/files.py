@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar, cast, overload
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from cdfd.delta.actions import NO_VALUES, Add, Cdc, DeletionVectorDescriptor, FileKey, Remove
 from cdfd.errors import LogError
+from cdfd.runtime import compute as pc
 from cdfd.runtime.arrays import array_of
 
 FileAction = Add | Remove | Cdc

@@ -19,9 +19,9 @@ from urllib.parse import quote, unquote, unquote_to_bytes
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from cdfd.errors import LogError, PathError
+from cdfd.runtime import compute as pc
 from cdfd.runtime.arrays import array_of, scalar_of
 
 LOG = "_delta_log"

@@ -18,7 +18,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from rpds import HashTrieMap
 
 from cdfd.delta.actions import Add, DomainMetadata, FileKey, Metadata, Protocol, Remove, Txn
@@ -28,6 +27,7 @@ from cdfd.delta.header import Header, PartialHeader
 from cdfd.delta.protocol import has_deletion_vectors
 from cdfd.delta.retention import deleted_files_ms
 from cdfd.errors import LogError
+from cdfd.runtime import compute as pc
 from cdfd.runtime.arrays import array_of, to_numpy
 
 EMPTY = pa.Table.from_batches([], FILES)

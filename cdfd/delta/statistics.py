@@ -30,7 +30,6 @@ from typing import Any
 
 import orjson
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from cdfd.delta.actions import NO_VALUES
 from cdfd.delta.types import values
@@ -39,6 +38,7 @@ from cdfd.delta.types.schema import TableSchema
 from cdfd.delta.types.schema_merge import TYPE_CHANGES
 from cdfd.errors import LogError
 from cdfd.escaping import is_unicode
+from cdfd.runtime import compute as pc
 from cdfd.runtime.arrays import array_of, scalar_of
 
 MOST_ROWS = 1 << 40

@@ -15,13 +15,13 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from cdfd.encode.cells.pieces import Integers
 from cdfd.encode.encoding import Rows
 from cdfd.encode.records import HeaderColumn, HeaderColumns
 from cdfd.errors import DataError
 from cdfd.model.columns import CHANGE_NAMES, CHANGE_TYPE, change_codes
+from cdfd.runtime import compute as pc
 from cdfd.runtime.arrays import array_of, to_numpy
 from cdfd.scan.image_order import DELETE, INSERT
 from cdfd.scan.updates.whole_pairs import pairs_of, with_codes

@@ -25,7 +25,6 @@ from typing import Literal
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyarrow import types
 
 from cdfd.encode.cells import native_cells, numbers, text, times
@@ -35,6 +34,7 @@ from cdfd.encode.cells.pieces import Column, gather, join, literal, nulls_of, pa
 from cdfd.encode.cells.times import days_of, microseconds
 from cdfd.encode.kinds import BYTES, HINT, LISTS, STRINGS, is_encoded
 from cdfd.errors import DataError, UnsupportedError
+from cdfd.runtime import compute as pc
 from cdfd.runtime.arrays import array_of, doubles, scalar_of, to_numpy
 
 _QUOTE = b'"'

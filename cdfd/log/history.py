@@ -15,13 +15,12 @@ from collections.abc import AsyncGenerator, Sequence
 from dataclasses import replace
 from typing import Protocol
 
-import pyarrow.compute as pc
-
 from cdfd.delta.header import Header
 from cdfd.delta.snapshot import Snapshot
 from cdfd.errors import GapError, LogError, NotFoundError, StorageError, TableChangedError
 from cdfd.log.entry import EMPTY_DIGEST, EntryFingerprint, LogEntry
 from cdfd.log.log_files import LogFile
+from cdfd.runtime import compute as pc
 from cdfd.storage.base import Stat, Storage, is_same
 
 RESET_HINT = "Positions of the old table are not valid in the new one: run `cdfd progress reset` to start over"

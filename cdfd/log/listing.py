@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from cdfd.delta.checkpoint import RowColumns
 from cdfd.delta.files import FILES, TEXT
@@ -24,6 +23,7 @@ from cdfd.errors import Within
 from cdfd.log import checkpoint_files
 from cdfd.log.log import DeltaLog
 from cdfd.log.segment import Checkpoint, Segment
+from cdfd.runtime import compute as pc
 from cdfd.runtime.arrays import array_of
 from cdfd.storage.base import Stat, Storage
 

@@ -23,9 +23,6 @@ RETRY_SECONDS, MAX_RETRY_SECONDS = 1.0, 60.0
 """Delay from a failure of the queue to the next attempt: the first one, and the maximum."""
 MAX_DELAY_SECONDS = 60.0
 """Delay of a notification after which it counts as lost. Stores say "typically seconds"."""
-STORES = frozenset({"s3", "gs", "gcs", "az", "abfs", "abfss"})
-"""Schemes of stores that announce new objects."""
-
 
 Open = Callable[[], AbstractAsyncContextManager[Queue]]
 

@@ -33,7 +33,6 @@ from cdfd.plan.planner import needs_snapshot, plan, plan_listed_snapshot, plan_s
 from cdfd.plan.refining import refine
 from cdfd.plan.resnapshot import NumberedFiles
 from cdfd.plan.row_options import AS_STORED, RowOptions
-from cdfd.plan.shape.pruning import prune
 
 logger = logging.getLogger("cdfd.changes")
 
@@ -103,6 +102,8 @@ class PlanStream:
                 state = await self.log.snapshot(version, with_stats=with_stats, with_counts=True)
             planned = await self._snapshot_version(state, tailer, plan_snapshot)
             if planned is not None and where is not None:
+                from cdfd.plan.shape.pruning import prune
+
                 # Parsing the statistics of a file takes some 100 microseconds.
                 planned = replace(planned, plan=await asyncio.to_thread(prune, planned.plan, where, self.target))
             if planned is not None:
@@ -286,6 +287,8 @@ class PlanStream:
         if self.target is None and commit.metadata is not None and (earlier := version_plan.earlier_schema) is not None:
             self.rows.shape.check_names(earlier, header.schema)
         if where is not None:
+            from cdfd.plan.shape.pruning import prune
+
             version_plan = prune(version_plan, where, self.target)
         if previous is not None:
             begun = commit.version in self.unrefined

@@ -7,11 +7,11 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Itera
 from contextlib import aclosing, closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import cache
+from typing import TYPE_CHECKING
 
 from cdfd.delta.types.schema import TableSchema
 from cdfd.errors import ConfigError, TableChangedError
 from cdfd.log.log import DeltaLog
-from cdfd.log.notifications import STORES, Notifications
 from cdfd.log.pace import Pace
 from cdfd.log.stream import PlanStream
 from cdfd.log.tailer import Tailer
@@ -26,10 +26,16 @@ from cdfd.storage.base import NamedTable
 from cdfd.storage.local import LocalStorage
 from cdfd.storage.location import is_local, open_table
 
+if TYPE_CHECKING:
+    from cdfd.log.notifications import Notifications
+
 Uri = str | os.PathLike[str]
 
 POLL_SECONDS = 1.0
 MAX_POLL_SECONDS = 5.0
+
+_ANNOUNCING = frozenset({"s3", "gs", "gcs", "az", "abfs", "abfss"})
+"""Schemes of stores that announce new objects."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +154,7 @@ class Table:
             storage = self.log.storage
             if isinstance(storage, LocalStorage):
                 watch = DirectoryWatch(os.path.join(storage.root, "_delta_log"), shared, time)
-            elif notifications is not None and storage.uri.partition("://")[0] in STORES:
+            elif notifications is not None and storage.uri.partition("://")[0] in _ANNOUNCING:
                 watch = notifications.watch(storage.uri, max_interval)
             else:
                 watch = PollWatch(time)

@@ -6,7 +6,6 @@ from typing import Any, Final, Self
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from cdfd.errors import DataError
 from cdfd.runtime.arrays import array_of, to_numpy
@@ -64,9 +63,12 @@ def types_of(change_types: Sequence[str], counts: Sequence[int]) -> pa.Dictionar
     return pa.DictionaryArray.from_arrays(array_of(np.repeat(codes, counts)), CHANGE_TYPES)
 
 
-_SPELLINGS = pa.concat_arrays([CHANGE_TYPES, array_of(["update_pre", "update_post"])])
-_MEANINGS = array_of([0, 1, 2, 3, 1, 2], pa.int8())
-"""All spellings of change types, including those of early writers, and the position in `CHANGE_TYPES` of each."""
+_SPELLINGS: Final = [*_CODES, "update_pre", "update_post"]
+_PLACES: Final[Mapping[str, int]] = {spelling: place for place, spelling in enumerate(_SPELLINGS)}
+"""All spellings of change types, including those of early writers."""
+
+_MEANINGS: Final = np.array([0, 1, 2, 3, 1, 2], np.int8)
+"""The position in `CHANGE_TYPES` of each spelling."""
 
 
 def types_as_written(column: pa.Array) -> pa.DictionaryArray:
@@ -75,9 +77,10 @@ def types_as_written(column: pa.Array) -> pa.DictionaryArray:
     Raises:
         DataError: a value is not a change type.
     """
-    codes = _codes(column)
-    early = len(codes) and to_numpy(codes).max() >= len(CHANGE_TYPES)
-    return pa.DictionaryArray.from_arrays(codes, _SPELLINGS if early else CHANGE_TYPES, safe=False)
+    places = _places_of(column)
+    early = len(places) and places.max() >= len(CHANGE_TYPES)
+    types = array_of(_SPELLINGS) if early else CHANGE_TYPES
+    return pa.DictionaryArray.from_arrays(array_of(places), types, safe=False)
 
 
 def change_codes(column: pa.Array) -> npt.NDArray[np.int8]:
@@ -86,22 +89,21 @@ def change_codes(column: pa.Array) -> npt.NDArray[np.int8]:
     Raises:
         DataError: a value is not a change type.
     """
-    usual = pa.types.is_dictionary(column.type) and column.dictionary.equals(CHANGE_TYPES) and not column.null_count
-    indices = column.indices if usual else _codes(column, _MEANINGS)
-    codes: npt.NDArray[np.int8] = to_numpy(indices).astype(np.int8, copy=False)
-    return codes
+    if pa.types.is_dictionary(column.type) and column.dictionary.equals(CHANGE_TYPES) and not column.null_count:
+        codes: npt.NDArray[np.int8] = to_numpy(column.indices).astype(np.int8, copy=False)
+        return codes
+    return np.take(_MEANINGS, _places_of(column))
 
 
-def _codes(column: pa.Array, meanings: pa.Int8Array | None = None) -> pa.Int8Array:
-    """Positions in `_SPELLINGS`, or the `meanings` of these. Of a dictionary, its few values are looked up, and not those of all rows."""
-    values = column.dictionary if pa.types.is_dictionary(column.type) else column
-    codes = pc.index_in(values.cast(pa.string()), value_set=_SPELLINGS).cast(pa.int8())
-    if meanings is not None:
-        codes = pc.take(meanings, codes)
-    if pa.types.is_dictionary(column.type):
-        codes = pc.take(codes, column.indices)
-    if codes.null_count:
-        wrong = column.filter(pc.is_null(codes))[0].as_py()
+def _places_of(column: pa.Array) -> npt.NDArray[np.int8]:
+    """Positions in `_SPELLINGS`. The few values of a dictionary are looked up, and not those of all rows."""
+    encoded = column if pa.types.is_dictionary(column.type) else column.cast(pa.string()).dictionary_encode()
+    # The last one is that of null, whose index is -1.
+    places = np.array([*(_PLACES.get(value, -1) for value in encoded.dictionary.to_pylist()), -1], np.int8)
+    indices = encoded.indices if not encoded.indices.null_count else encoded.indices.cast(pa.int64()).fill_null(-1)
+    codes: npt.NDArray[np.int8] = places[to_numpy(indices)]
+    if len(codes) and codes.min() < 0:
+        wrong = column[int(codes.argmin())].as_py()
         raise DataError(f"_change_type is {wrong!r}, expected one of {', '.join(CHANGE_TYPES.to_pylist())}")
     return codes
 

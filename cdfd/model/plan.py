@@ -9,7 +9,6 @@ from hashlib import blake2b
 from typing import Literal, overload
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from cdfd.delta.actions import Add
 from cdfd.delta.files import PackedFiles
@@ -18,6 +17,7 @@ from cdfd.delta.types.schema import TableSchema
 from cdfd.model.file_scan import FileScan
 from cdfd.model.position import Position
 from cdfd.model.refinement import Refinement
+from cdfd.runtime import compute as pc
 
 Changes = Literal["auto", "cdf", "files"]
 Origin = Literal["cdc", "files", "snapshot", "none"]

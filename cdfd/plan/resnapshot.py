@@ -20,7 +20,6 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from cdfd.delta.actions import Add, Remove
 from cdfd.delta.commit import Commit
@@ -28,6 +27,7 @@ from cdfd.delta.files import PackedFiles
 from cdfd.model.file_scan import FileScan
 from cdfd.model.plan import LiveScans
 from cdfd.model.version import Touched
+from cdfd.runtime import compute as pc
 from cdfd.runtime.arrays import to_numpy
 
 CHUNK_BYTES, CHUNK_FILES = 32 << 20, 1000

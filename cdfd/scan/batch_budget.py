@@ -7,9 +7,9 @@ and each object of a variant the names of its fields.
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from cdfd.errors import DataError
+from cdfd.runtime import compute as pc
 
 BATCH_BYTES = 64 << 20
 """Bytes that a batch of several rows may get. A batch that would get more is divided."""
@@ -58,7 +58,8 @@ def text_bytes(value: Any, kind: pa.DataType, rows: int) -> int:
     if isinstance(value, pa.DictionaryArray):
         lengths = pc.binary_length(value.dictionary).cast(pa.int64())
         return int(pc.sum(lengths.take(value.indices)).as_py() or 0)
-    return rows * int(pc.binary_length(value).as_py() or 0)
+    buffer = value.as_buffer()
+    return 0 if buffer is None else rows * int(buffer.size)
 
 
 def null_bits(kind: Any) -> int:

@@ -12,10 +12,10 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from cdfd.delta.types.arrow_types import arrow_type
 from cdfd.delta.types.datatypes import Decimal, Foreign, Primitive
+from cdfd.runtime import compute as pc
 from cdfd.runtime.arrays import array_of, scalar_of, to_numpy
 from cdfd.scan.parquet.text import is_text
 

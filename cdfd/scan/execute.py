@@ -13,7 +13,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain, groupby, repeat
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cdfd.errors import CdfdError
 from cdfd.model.batch import ChangeBatch, VersionRows
@@ -29,12 +29,10 @@ from cdfd.scan.data_files import has_ability
 from cdfd.scan.file_reader import BATCH_ROWS
 from cdfd.scan.image_order import REORDER_BUFFER_BYTES, ImageOrder, MemoryBudget, ReorderBuffer
 from cdfd.scan.joined import PlannedScan, Scanned, groups_of
-from cdfd.scan.joined_images import ImageOrders, joined_images
 from cdfd.scan.read import OnMissingFile, Select, is_small, raise_missing
 from cdfd.scan.scans import TaskReader, read_shared
-from cdfd.scan.shaping import RowShaper
 from cdfd.scan.table_files import TableFiles
-from cdfd.scan.updates.refined import RefinedVersion, RefinedVersions
+from cdfd.scan.updates.last_refined import RefinedVersions
 from cdfd.scan.updates.spill import SpillSpace, spill_space
 from cdfd.scan.updates.whole_pairs import (
     matched_by_key,
@@ -44,6 +42,9 @@ from cdfd.scan.updates.whole_pairs import (
     without_no_ops,
 )
 from cdfd.storage.base import WholeFiles
+
+if TYPE_CHECKING:
+    from cdfd.scan.updates.refined import RefinedVersion
 
 TINY_FILE_BYTES = 16 << 10
 """Bytes of a file, below which it holds a few rows only."""
@@ -133,7 +134,11 @@ class Execution:
         """
         shape, drops = self.rows.shape, self.rows.drop_unchanged
         joined = joined and self.rows.is_plain
-        shaper = None if shape.is_plain else RowShaper(shape)
+        shaper = None
+        if not shape.is_plain:
+            from cdfd.scan.shaping import RowShaper  # with filters and masks, which a plain read does without
+
+            shaper = RowShaper(shape)
         # An update of a column that is read for the filter alone changes nothing that is published.
         narrowed = shape.where is not None and shape.columns is not None
         empty: ChangeBatch | None = None
@@ -253,6 +258,8 @@ class Execution:
         if refinement is None:
             yield from self._tasks_of_phases(plan, scans, plan.cross_partition)
             return
+        from cdfd.scan.updates.refined import RefinedVersion
+
         reader, sources = self._reader, refinement.sources
 
         def version() -> RefinedVersion:
@@ -287,6 +294,8 @@ class Execution:
             looked_at: change data files whose pairs of images are looked for before any rows are read.
             version: the refined version, for images that are not in pairs of one key. Without it, they are read as they are.
         """
+        from cdfd.scan.joined_images import ImageOrders, joined_images
+
         reader, remote = self._reader, self.files.storage.remote
         # Without the late phases among these scans, nothing would read what is buffered.
         budget = MemoryBudget(REORDER_BUFFER_BYTES if scans and scans[-1].image_phase == "late" else 0)

@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from cdfd.delta.types.arrow_types import arrow_type, is_any_list
 from cdfd.delta.types.datatypes import ArrayType, DataType, MapType, Primitive, StructField, StructType
 from cdfd.delta.types.schema import ColumnMappingMode, TableSchema, column_id, physical_name
 from cdfd.errors import DataError, LogError
 from cdfd.model.columns import CHANGE_COLUMNS, CHANGE_TYPE
+from cdfd.runtime import compute as pc
 from cdfd.runtime.arrays import scalar_of
 from cdfd.scan.batch_budget import BatchBudget, null_bits, text_bytes
 from cdfd.scan.conversion import conversion, identity

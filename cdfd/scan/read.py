@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, repeat
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -17,14 +18,15 @@ from cdfd.errors import CdfdError, MissingFileError, UnsupportedError
 from cdfd.model.columns import CHANGE_NAMES, CHANGE_TYPE
 from cdfd.model.file_scan import FileScan, ImagePhase
 from cdfd.model.plan import ChangePlan
-from cdfd.plan.shape.predicate import Predicate
 from cdfd.scan.data_files import DataFile, prefetch_columns
 from cdfd.scan.file_reader import BATCH_ROWS, FileReader, check_change_type, selection_of
-from cdfd.scan.group_pruning import excluded_groups, kept_batches
 from cdfd.scan.image_order import Codes, ImageCounts, ImageOrder, ReorderBuffer, codes_of, codes_with_keys
 from cdfd.scan.joined import Scanned
 from cdfd.scan.row_selection import RowSelection
 from cdfd.scan.table_files import LIVE_HINT, TableFiles
+
+if TYPE_CHECKING:
+    from cdfd.plan.shape.predicate import Predicate
 
 SMALL_PLAN_BYTES = 256 << 10
 """Bytes of a plan's files below which one thread reads them faster than several: starting a thread takes longer."""
@@ -146,7 +148,11 @@ class ScanReader:
                         source, file, files.projections.of(schema, file.schema_arrow).names(scan.change_type)
                     )
                 reader = FileReader.prepare(file, schema, scan, files)
-                excluded = frozenset[int]() if where is None else excluded_groups(reader, schema, where)
+                excluded = frozenset[int]()
+                if where is not None:
+                    from cdfd.scan.group_pruning import excluded_groups
+
+                    excluded = excluded_groups(reader, schema, where)
                 if skips:
                     wanted = {group for _, groups in reader.row_groups() for group in groups}
                     prefetch_columns(source, file, reader.names, wanted - excluded)
@@ -156,6 +162,8 @@ class ScanReader:
                     buffer = ReorderBuffer(pairs=scan.pairs) if buffer is None else buffer
                     batches = _in_image_order(reader, scan, types, buffer, options)
                 elif excluded:
+                    from cdfd.scan.group_pruning import kept_batches
+
                     batches = kept_batches(reader, excluded, *options)
                 else:
                     batches = zip(reader.batches(*options), repeat(0))

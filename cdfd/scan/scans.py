@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cdfd.errors import CdfdError
 from cdfd.model.file_scan import FileScan
@@ -13,10 +13,13 @@ from cdfd.model.plan import ChangePlan
 from cdfd.runtime.shared_results import CutOffError, Reader
 from cdfd.scan.image_order import ImageOrder, MemoryBudget, ReorderBuffer
 from cdfd.scan.joined import PlannedScan, Scanned, read_joined
-from cdfd.scan.joined_images import ImageOrders, JoinedImages
 from cdfd.scan.read import ScanReader, read_image_order
 from cdfd.scan.table_files import READ_ERRORS
-from cdfd.scan.updates.refined import RefinedVersion, RefinedVersions
+from cdfd.scan.updates.last_refined import RefinedVersions
+
+if TYPE_CHECKING:
+    from cdfd.scan.joined_images import ImageOrders, JoinedImages
+    from cdfd.scan.updates.refined import RefinedVersion
 
 
 @dataclass(frozen=True, slots=True)

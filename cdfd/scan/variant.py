@@ -16,8 +16,8 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from cdfd.runtime import compute as pc
 from cdfd.runtime.arrays import array_of, to_numpy
 from cdfd.scan import variant_text as texts
 from cdfd.scan.batch_budget import BatchBudget

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from cdfd.cli.commands.tail import Writer, open_output
 from cdfd.delta.actions import Add
@@ -28,6 +27,7 @@ from cdfd.model.plan import ChangePlan, LiveScans
 from cdfd.plan.reconciliation import SchemaReconciler, with_replaced
 from cdfd.plan.row_options import check_key_is_read
 from cdfd.runtime import allocator
+from cdfd.runtime import compute as pc
 from cdfd.runtime.arrays import array_of, to_numpy
 from cdfd.scan.execute import Execution
 from cdfd.scan.updates.net import NetChanges, counts

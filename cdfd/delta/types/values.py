@@ -56,7 +56,8 @@ def parse(text: str | None, kind: DataType, column: str = "") -> pa.Scalar[Any]:
             value = decimal.Decimal(stripped).quantize(decimal.Decimal(1).scaleb(-arrow.scale), context=context)
             return scalar_of(value, arrow)
         # Arrow casts no Python integer to a day or a time.
-        return scalar_of(_read(text, str(kind)), _INTEGERS.get(str(kind), arrow)).cast(arrow)
+        scalar = scalar_of(_read(text, str(kind)), _INTEGERS.get(str(kind), arrow))
+        return scalar if scalar.type == arrow else scalar.cast(arrow)
     except (ValueError, KeyError, decimal.DecimalException, OverflowError) as error:
         where = f"column {column!r:.200}: " if column else ""
         raise LogError(

@@ -16,7 +16,6 @@ from typing import Any
 
 import orjson
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from cdfd.delta import statistics
 from cdfd.delta.files import PACK, TEXT
@@ -24,6 +23,7 @@ from cdfd.delta.types import values
 from cdfd.delta.types.arrow_types import arrow_type
 from cdfd.delta.types.datatypes import Decimal, Primitive, StructField, StructType
 from cdfd.delta.types.schema import TableSchema
+from cdfd.runtime import compute as pc
 from cdfd.runtime.arrays import array_of
 
 _INDEXED = "delta.dataSkippingNumIndexedCols"

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from cdfd.delta import paths
 from cdfd.delta.actions import Protocol
@@ -18,6 +17,7 @@ from cdfd.delta.protocol import reader_features, writer_features
 from cdfd.delta.snapshot import Snapshot
 from cdfd.delta.write.checkpoint_structs import parsed_partitions, parsed_statistics
 from cdfd.delta.write.writing import metadata_fields, protocol_fields
+from cdfd.runtime import compute as pc
 from cdfd.runtime.arrays import array_of, scalar_of
 
 V2 = "v2Checkpoint"

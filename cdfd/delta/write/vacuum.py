@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from urllib.parse import unquote
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from cdfd.delta import paths
 from cdfd.delta.actions import Add, Cdc, Remove
@@ -29,6 +28,7 @@ from cdfd.delta.files import TEXT, PackedFiles
 from cdfd.delta.protocol import writer_features
 from cdfd.delta.snapshot import Snapshot
 from cdfd.errors import PathError, Within
+from cdfd.runtime import compute as pc
 from cdfd.runtime.arrays import array_of
 
 _SPECIAL = r"^$|^/|/$|//|:|(^|/)\.\.?(/|$)"

@@ -8,7 +8,6 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyarrow import types
 
 from cdfd.encode.cells.native_rows import BYTES, FIXED, UNSCALED, VARINTS, Cells
@@ -34,6 +33,7 @@ from cdfd.encode.cells.text import check_utf8
 from cdfd.encode.cells.times import days_of, microseconds
 from cdfd.encode.kinds import BYTES as BYTE_TYPES
 from cdfd.encode.kinds import CONNECT_TIMESTAMP, Kind
+from cdfd.runtime import compute as pc
 from cdfd.runtime import native
 from cdfd.runtime.arrays import doubles
 

@@ -5,7 +5,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from cdfd.encode.cells.pieces import (
     Booleans,
@@ -20,6 +19,7 @@ from cdfd.encode.cells.pieces import (
     pool_of,
     split_at,
 )
+from cdfd.runtime import compute as pc
 from cdfd.runtime.arrays import array_of, to_numpy
 
 _QUOTE = b'"'

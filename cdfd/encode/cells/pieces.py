@@ -25,10 +25,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from cdfd.encode.cells import native_rows
 from cdfd.encode.cells.native_rows import Cells
+from cdfd.runtime import compute as pc
 from cdfd.runtime import native
 from cdfd.runtime.arrays import array_of, scalar_of, to_numpy
 

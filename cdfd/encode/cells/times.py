@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from cdfd.encode.cells.numbers import dense, raw_values, without_gaps
 from cdfd.encode.cells.pieces import Column, Index, Integers, nulls_of, pool_from_parts, pool_of
 from cdfd.errors import DataError
+from cdfd.runtime import compute as pc
 from cdfd.runtime.arrays import array_of, to_numpy
 
 _QUOTE = b'"'

@@ -10,7 +10,6 @@ from typing import Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyarrow import types
 
 from cdfd.encode.cells.binary import (
@@ -33,6 +32,7 @@ from cdfd.encode.registered import SchemaFormat
 from cdfd.encode.values import plain_text, with_items
 from cdfd.encode.writer import Places, Writer
 from cdfd.errors import DataError
+from cdfd.runtime import compute as pc
 from cdfd.runtime.arrays import to_numpy
 from cdfd.trevni.avro_names import legal_path
 

@@ -18,7 +18,6 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from cdfd.delta.types.arrow_types import arrow_type
 from cdfd.delta.types.datatypes import ByName, DataType, Decimal, Primitive, StructType
@@ -52,6 +51,7 @@ from cdfd.plan.shape.predicate import (
     Predicate,
     Truth,
 )
+from cdfd.runtime import compute as pc
 from cdfd.runtime.arrays import array_of, doubles, scalar_of, to_numpy
 
 Evaluate: TypeAlias = Callable[[pa.RecordBatch], Any]

@@ -14,12 +14,12 @@ from functools import lru_cache
 from typing import Any, Final, Literal, TypeAlias, get_args
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from cdfd.delta.types import values
 from cdfd.delta.types.datatypes import Decimal, Primitive, StructField
 from cdfd.errors import ConfigError, LogError
 from cdfd.escaping import UNICODE_HINT, is_unicode
+from cdfd.runtime import compute as pc
 from cdfd.runtime.arrays import array_of, scalar_of
 
 Method = Literal["nullify", "constant", "truncate", "hmac_sha256"]

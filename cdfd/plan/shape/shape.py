@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
+from typing import TYPE_CHECKING
 
 from cdfd.delta.types.datatypes import ByName, StructField, StructType
 from cdfd.delta.types.schema import TableSchema
@@ -14,9 +15,10 @@ from cdfd.errors import ConfigError, MissingColumnError
 from cdfd.escaping import UNICODE_HINT, is_unicode
 from cdfd.model.columns import CHANGE_NAMES, CHANGE_TYPES
 from cdfd.plan.shape.chosen import Chosen
-from cdfd.plan.shape.compiler import check_filter
-from cdfd.plan.shape.masks import Mask
-from cdfd.plan.shape.predicate import Predicate
+
+if TYPE_CHECKING:
+    from cdfd.plan.shape.masks import Mask
+    from cdfd.plan.shape.predicate import Predicate
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +160,8 @@ class Shape:
         `others` are schemas of other versions to read. A mask may name a column of any of them, so both names of a renamed one have masks.
         """
         if self.where is not None:
+            from cdfd.plan.shape.compiler import check_filter
+
             check_filter(self.where, _with_columns(self.where.names, schema, *others))
         check_key_masks(dict(self.masks), key)
         for name, mask in self.masks:

@@ -11,7 +11,6 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from cdfd.model.columns import (
     CHANGE_COLUMNS,
@@ -22,6 +21,7 @@ from cdfd.model.columns import (
     change_codes,
     change_schema,
 )
+from cdfd.runtime import compute as pc
 from cdfd.runtime.arrays import array_of
 from cdfd.scan.image_order import DELETE, INSERT, POST_IMAGE, PRE_IMAGE
 from cdfd.scan.updates.equality import Integers, hashes

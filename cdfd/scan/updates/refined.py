@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache, partial
+from functools import partial
 from threading import Lock
 
 import numpy as np
@@ -357,30 +357,3 @@ def _images_by_key(
     both = pa.concat_tables([removed.select(key), added.select(key)])
     keys = codes(both.columns, both.num_rows, key=True)
     return images_by_key(keys[: removed.num_rows], keys[removed.num_rows :], before, after, lone)
-
-
-@lru_cache(maxsize=64)
-def refined_versions(*place: str) -> RefinedVersions:
-    """The refined version of a table that this process has read last, by the names of the place."""
-    return RefinedVersions()
-
-
-class RefinedVersions:
-    """Keeps the version that was refined last, because its parts may be delivered one at a time. Thread-safe."""
-
-    def __init__(self) -> None:
-        self._lock = Lock()
-        self._last: RefinedVersion | None = None
-
-    def of(self, version: RefinedVersion) -> RefinedVersion:
-        """The version that was refined already, if it is this one; else this one, which is kept."""
-        with self._lock:
-            if self._last is None or not self._last.is_like(version):
-                self._last = version
-            return self._last
-
-    def forget(self, version: RefinedVersion) -> None:
-        """Let go of a version that is read to its end."""
-        with self._lock:
-            if self._last is version:
-                self._last = None

@@ -4,7 +4,6 @@ The file has no name: it is gone with the process, however that ends, and leaves
 """
 
 import os
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -48,6 +47,8 @@ class SpillSpace:
         Raises:
             ConfigError: the folder is not there, or cannot be written to.
         """
+        import tempfile  # with `shutil` and three codecs, and few tables spill
+
         try:
             return tempfile.TemporaryFile(dir=self.path, prefix="cdfd-spill-")
         except OSError as error:

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from cdfd.delta.actions import Add
 from cdfd.delta.file_actions import removals
@@ -29,6 +28,7 @@ from cdfd.delta.write.writing import ROW_IDS_PRESERVED, has_type, keeps_ids
 from cdfd.errors import CdfdError, DataError
 from cdfd.model.file_scan import FileScan, RowIds
 from cdfd.model.refinement import RowTracking
+from cdfd.runtime import compute as pc
 from cdfd.runtime.arrays import array_of
 from cdfd.runtime.clock import Clock
 from cdfd.scan.file_reader import BATCH_ROWS, selection_of

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from cdfd.delta.types.datatypes import StructType
 from cdfd.delta.types.schema import TableSchema
@@ -20,6 +19,7 @@ from cdfd.delta.write.writing import REMOVE
 from cdfd.errors import ConfigError, DataError, UnsupportedError
 from cdfd.plan.shape.compiler import check_filter, compile_filter
 from cdfd.plan.shape.parser import parse_filter
+from cdfd.runtime import compute as pc
 
 Conditions = Sequence[tuple[str, str]]
 """(name for messages, SQL)."""

@@ -15,12 +15,12 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from cdfd.delta.types import values
 from cdfd.delta.types.schema import to_arrow
 from cdfd.errors import DataError, PathError
 from cdfd.model.columns import CHANGE_COLUMNS, CHANGE_TYPE
+from cdfd.runtime import compute as pc
 from cdfd.runtime.arrays import array_of
 from cdfd.scan.execute import cores
 from cdfd.scan.parquet.writer import DataFileWriter

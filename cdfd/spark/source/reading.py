@@ -17,8 +17,8 @@ from cdfd.plan.shape.shape import AS_IT_IS
 from cdfd.scan.execute import Execution
 from cdfd.scan.read import raise_missing
 from cdfd.scan.splits import Split
+from cdfd.scan.updates.last_refined import refined_versions
 from cdfd.scan.updates.net import NetChanges
-from cdfd.scan.updates.refined import refined_versions
 from cdfd.spark.engine.target import Target
 from cdfd.spark.source.columns import SparkBatches
 from cdfd.spark.source.options import SourceOptions

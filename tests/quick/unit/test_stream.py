@@ -23,6 +23,7 @@ from cdfd.log.tailer import Tailer
 from cdfd.log.watch import Backoff, PollWatch
 from cdfd.model.version import Version
 from cdfd.plan.row_options import RowOptions
+from cdfd.plan.shape import pruning
 from cdfd.plan.shape.parser import parse_filter
 from cdfd.plan.shape.shape import Shape
 from tests.support.lake import BEGINNING, SCHEMA, Lake, checkpoint, entry_path, manual_clock, rows, run, table
@@ -355,7 +356,7 @@ class TestSnapshots:
     ) -> None:
         await partitioned(lake, [[add("b", "mon"), add("a", "tue"), add("c", "tue")]])
         sorted_in = observe_threads(monkeypatch, streams, "plan_snapshot")
-        pruned_in = observe_threads(monkeypatch, streams, "prune")
+        pruned_in = observe_threads(monkeypatch, pruning, "prune")
         stream = PlanStream(DeltaLog(lake), RowOptions(shape=Shape(where=parse_filter("v = 'tue'"))))
         version = await stream.snapshot(1, tailer(lake, clock))
         assert scans(version) == [("insert", "a", {"v": "tue"}), ("insert", "c", {"v": "tue"})]
