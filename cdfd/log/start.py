@@ -185,11 +185,15 @@ async def until_version(log: DeltaLog, until: Start | Bound | None, now_ms: int 
 async def state_version(log: DeltaLog, version: Start | Bound | None) -> int | None:
     """The version whose state to read; None for the newest. A timestamp is the last version not after it.
 
+    `earliest` is the oldest version whose state is known.
+
     Raises:
         ConfigError: not a version.
         LogError: no version as old as that time can be read any more.
     """
     bound = None if version is None else parse_bound(version)
+    if bound == "earliest":
+        return await _earliest(log)
     until = await until_version(log, bound)
     if until is not None and isinstance(bound, datetime | timedelta) and until < (oldest := await _earliest(log)):
         raise LogError(

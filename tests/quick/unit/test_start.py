@@ -299,6 +299,7 @@ class TestTimestamps:
                 run(state_version(DeltaLog(five), wanted))
         assert run(state_version(DeltaLog(five), moment(0))) == 0
         assert run(state_version(DeltaLog(five), "-1")) == 4
+        assert run(state_version(DeltaLog(five), "earliest")) == 0
         assert run(state_version(DeltaLog(five), None)) is None
 
     async def test_every_millisecond_counts(self) -> None:
