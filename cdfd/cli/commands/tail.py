@@ -266,13 +266,16 @@ class Writer:
     def begin(self, schema: pa.Schema | None, *, empty: bool) -> None:
         """Prepare for the first rows. An output is truncated only now, so that a refused request keeps its content.
 
+        A Trevni file is written at the end, so a later error keeps it, too.
+
         Args:
             schema: of a Trevni file, if there will be no rows.
             empty: truncate the output.
         """
         if self._trevni is not None:
             self._trevni.schema = schema
-        if empty and _holds_something(self._out):
+            self._trevni.empty = empty and _holds_something(self._out)
+        elif empty and _holds_something(self._out):
             self._out.truncate(0)
 
     def stop(self) -> None:

@@ -16,12 +16,14 @@ class TrevniOutput:
     """Collects rows, and writes the file when it is closed: its header says where the columns begin.
 
     Attributes:
-        out: open and empty.
+        out: open for appending.
         schema: of the file, if there are no rows.
+        empty: whether to truncate `out` first.
     """
 
     out: BinaryIO
     schema: pa.Schema | None = field(default=None, init=False)
+    empty: bool = field(default=False, init=False)
     _stack: ExitStack = field(default_factory=ExitStack, init=False)
     _writer: TableWriter | None = field(default=None, init=False)
 
@@ -47,5 +49,7 @@ class TrevniOutput:
             if self._writer is None and self.schema is not None:
                 self._writer = TableWriter(self.schema)
             if self._writer is not None:
+                if self.empty:
+                    self.out.truncate(0)
                 for part in self._writer.finish():
                     self.out.write(part)

@@ -89,7 +89,9 @@ def test_tail_writes_trevni(tmp_path: Path) -> None:
     assert actual["_change_type"].to_pylist() == expected["_change_type"].to_pylist()
     assert actual.drop_columns(["_change_type"]).equals(expected.drop_columns(["_change_type"]))
     assert "--append" in tail(table, "--until", "now", "--format", "trevni", "-o", out, "--append", code=2)
+    before = out.read_bytes()
     assert "has one" in tail(table, "--until", "now", "--format", "trevni", "-o", out, "--overwrite", code=1)
+    assert out.read_bytes() == before
     tail(table, "--from", "5", "--until", "5", "--format", "trevni", "-o", out, "--overwrite")
     assert trevni.read_table(out).num_rows == 0
     assert "_change_type" in trevni.read_schema(out).names
