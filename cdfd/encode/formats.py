@@ -1,7 +1,7 @@
 """The record formats by `sink.format`: an envelope and an encoding, or a word for both."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final, Literal
 
@@ -65,6 +65,12 @@ class FormatChoice:
         """Forms of values."""
         own = MODES[self.encoding]
         return Modes(self.decimal or own.decimal, self.time or own.time, self.binary or own.binary)
+
+    @property
+    def rules(self) -> Rules:
+        """The same forms in JSON."""
+        modes = self.modes
+        return Rules(decimal=modes.decimal, time=modes.time, binary=modes.binary)
 
     @property
     def conflict(self) -> tuple[str, str] | None:
@@ -169,7 +175,7 @@ def encoding_of(choice: FormatChoice, options: EncoderOptions, part: Literal["ke
         return RegisteredEncoding(formats[choice.encoding], options.registration, options.origin.topic, part)
     if choice.encoding == "connect_json":
         return ConnectJsonEncoding(modes)
-    rules = Rules(options.longs_as_strings, decimal=modes.decimal, time=modes.time, binary=modes.binary)
+    rules = replace(choice.rules, longs_as_strings=options.longs_as_strings)
     return JsonEncoding(rules, wrapped=part == "value" and choice.envelope == "debezium")
 
 

@@ -24,6 +24,7 @@ from cdfd.encode.encoding import EncodedRows
 from cdfd.encode.images import KeyedRows, check_change_columns
 from cdfd.encode.json import JsonEncoding
 from cdfd.encode.records import Origin, Records
+from cdfd.encode.values import Rules
 from cdfd.model.columns import CHANGE_TYPE, CHANGE_TYPES, change_codes
 from cdfd.model.plan import ChangePlan
 
@@ -38,12 +39,13 @@ class RowCounts:
 
     Args:
         key: columns of the key, where records are events: one for both images of an update that keeps its key. None: each row has one.
+        rules: forms of the key's values. Two values may have one form, such as times of one millisecond.
     """
 
-    def __init__(self, key: Sequence[str] | None = None) -> None:
+    def __init__(self, key: Sequence[str] | None = None, rules: Rules | None = None) -> None:
         self._counts = np.zeros(len(_TYPE_NAMES), np.int64)
         self._counts_events = key is not None
-        self._keys = EncodedRows(JsonEncoding(), "Key", key) if key else None
+        self._keys = EncodedRows(JsonEncoding(rules), "Key", key) if key else None
         self._events = 0
 
     def add(self, batch: pa.RecordBatch) -> None:

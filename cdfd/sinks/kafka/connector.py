@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from cdfd.config.certificates import warn_of_expiry
 from cdfd.config.settings import Settings, Table
+from cdfd.encode.formats import FormatChoice
 from cdfd.encode.records import Origin, SnapshotPart
 from cdfd.encode.registered import Kind, Registration, Schemas
 from cdfd.encode.side import EVENTS
@@ -101,6 +102,7 @@ class KafkaConnector(Connector):
             schema_topic=sink.schema_topic(config.pipeline) if role is None else None,
             transactions_topic=sink.transactions_topic(config.pipeline) if role is None else None,
             event_key=self._event_key(table) if role is None else None,
+            key_rules=sink.format.choice.rules if isinstance(sink.format.choice, FormatChoice) else None,
             closing_timeout=CLOSING_SECONDS,
             transaction_timeout=sink.transaction_timeout,
             role=role,

@@ -11,6 +11,7 @@ from cdfd.encode.arrow import RECORD_BYTES
 from cdfd.encode.formats import EncoderOptions, FormatChoice, record_format
 from cdfd.encode.records import Origin, RecordEncoder
 from cdfd.encode.registered import Registration
+from cdfd.encode.values import Rules
 from cdfd.sinks.kafka.client.producer import Producer, ProducerSettings
 from cdfd.sinks.kafka.progress.topics import Topic, data_topic, progress_topic, side_topic
 from cdfd.sinks.kafka.records.batches import Batching, Compression
@@ -37,6 +38,7 @@ class Destination:
         transactions_topic: receives a record for the start and the end of each version; None: no such topic.
         event_key: columns of the key, where records are events with both images of an update, and END records count them; None: rows are
             counted.
+        key_rules: forms of the values of `event_key`; None: those of JSON.
         timeout: longest call to the broker, in seconds.
         closing_timeout: longest step of closing a connection, in seconds.
         transaction_timeout: longest transaction in seconds; see `ProducerSettings`.
@@ -59,6 +61,7 @@ class Destination:
     schema_topic: str | None = None
     transactions_topic: str | None = None
     event_key: tuple[str, ...] | None = None
+    key_rules: Rules | None = None
     timeout: float = 30.0
     closing_timeout: float = 4.0
     transaction_timeout: float = 120.0

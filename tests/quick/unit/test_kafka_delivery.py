@@ -17,14 +17,17 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from cdfd.config.parser import parse
 from cdfd.errors import DataError, FencedError, SinkError
 from cdfd.model.control import Control, Pause
 from cdfd.sinks.base import ReopenSinkError
 from cdfd.sinks.jobs import Delivered, Job
+from cdfd.sinks.kafka.connector import KafkaConnector
 from cdfd.sinks.kafka.destination import encoders
 from cdfd.sinks.kafka.progress.records import Progress
 from cdfd.sinks.kafka.progress.topics import ExistingTopic
 from cdfd.sinks.kafka.records.murmur2 import partitions
+from cdfd.sinks.kafka.settings import KafkaSettings
 from cdfd.sinks.kafka.transactions import parts
 from cdfd.sinks.kafka.transactions import sink as transactions
 from cdfd.sinks.kafka.transactions.delivery import KafkaDelivery
@@ -245,6 +248,28 @@ class TestChunks:
         events = documents(table.producer.values("shop.orders"))
         assert (end["event_count"], sum(end["rows"].values())) == (4 if keyed else 3, 5)
         assert len(events) == end["event_count"]
+
+    @pytest.mark.parametrize(("time", "events"), [("connect", 1), ("iso", 2)])
+    async def test_keys_of_counted_events_have_the_form_of_the_format(self, time: str, events: int) -> None:
+        """Two times of one millisecond are one key, if keys have milliseconds."""
+        config = parse(
+            "pipeline: shop\ntables: [{uri: /t, name: orders, topic: shop.orders, key: [at]}]\nsink:\n  kind: kafka\n"
+            f"  bootstrap_servers: nowhere:1\n  topics: {{transactions: true}}\n  format: {{envelope: debezium, time: {time}}}\n"
+        )
+        assert isinstance(config.sink, KafkaSettings)
+        destination = KafkaConnector(config, config.sink).destination(config.listed[0])
+        table = Recorded(destination, kind=config.sink.format.choice, key="at")
+        batch = change_rows([Row(kind, 1, 1, "a") for kind in ("update_preimage", "update_postimage")])
+        instants = pa.array([1_000, 1_001], pa.timestamp("us", "UTC"))
+        batch = pa.RecordBatch.from_arrays([instants, *batch.columns[1:]], ["at", *batch.schema.names[1:]])
+        delivery = await table.sink.begin(at(1))
+        await delivery.start_version(version(1))
+        await delivery.write(batch)
+        await delivery.commit(at(2))
+        assert destination.transactions_topic is not None
+        _, end = documents(table.producer.values(destination.transactions_topic))
+        assert len(documents(table.producer.values("shop.orders"))) == events
+        assert end["event_count"] == events
 
     async def test_rows_of_a_snapshot_on_demand_are_marked(self) -> None:
         table = recorded(kind="debezium")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from cdfd.encode.formats import FormatChoice
 from cdfd.encode.records import Records
 from cdfd.errors import SinkError
 from cdfd.sinks.base import StageTimer, unmeasured
@@ -145,7 +146,7 @@ class Recorded:
 
     destination: Destination
     progress: Progress | None = None
-    kind: str = "flat"
+    kind: str | FormatChoice = "flat"
     partitions: int = 1
     key: str = "id"
     chunk_bytes: int = 1 << 20

@@ -90,7 +90,7 @@ class KafkaDelivery(Delivery):
         self._origin = destination.origin(position.table_id)
         self._announced = progress is not None and progress.announced
         # Rows of the version: in this delivery, and in earlier ones.
-        self._counts = RowCounts(destination.event_key)
+        self._counts = RowCounts(destination.event_key, destination.key_rules)
         self._counts_before: Mapping[str, int] = {} if progress is None else progress.counts
         self._in_flight: deque[Future[None]] = deque()
         self._submitted = self._has_rows = self._incremental = False
@@ -107,7 +107,7 @@ class KafkaDelivery(Delivery):
         if self._version is None or self._version.plan.version != plan.version:
             self._end_version()
             continued = bool(self._position.part) and self._position.version == plan.version
-            self._version, self._counts = version, RowCounts(destination.event_key)
+            self._version, self._counts = version, RowCounts(destination.event_key, destination.key_rules)
             if not continued:
                 self._counts_before = {}
             topic = destination.schema_topic
