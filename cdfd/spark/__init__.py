@@ -120,7 +120,7 @@ def run_available(writer: DataStreamWriter) -> None:
         writer: of a streaming DataFrame, with a `checkpointLocation`. Its trigger is replaced.
 
     Raises:
-        ConfigError: the query has no checkpoint to continue from.
+        ConfigError: the query has no checkpoint to continue from, or Spark keeps no progress.
         StreamingQueryException: the query failed.
     """
     from cdfd.spark.lag import source_offsets
@@ -136,8 +136,14 @@ def run_available(writer: DataStreamWriter) -> None:
         if query_id not in (None, query.id):
             raise ConfigError("the query has no checkpoint", hint="Set the option `checkpointLocation`")
         query_id = query.id
+        recent = query.recentProgress
+        if not recent:
+            raise ConfigError(
+                "Spark keeps no progress of the query",
+                hint="Set `spark.sql.streaming.numRecentProgressUpdates` to 100, the default",
+            )
         # In Spark 4.1, a run that repeats an earlier micro-batch plans none.
-        planned = [progress for progress in query.recentProgress if "latestOffset" in progress.durationMs]
+        planned = [progress for progress in recent if "latestOffset" in progress.durationMs]
         if not planned:
             continue
         # The newest version of each source when the first micro-batch was planned.

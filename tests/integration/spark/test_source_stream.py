@@ -24,6 +24,7 @@ from cdfd.spark.lag import Lag, lag, lag_now
 from cdfd.spark.source.source import CdfdSource
 from cdfd.spark.source.stream import StreamReader
 from tests.support.spark.installation import pyspark_version
+from tests.support.spark.workload import settings
 
 pytestmark = pytest.mark.usefixtures("registered")
 
@@ -215,6 +216,21 @@ def test_run_available_needs_a_checkpoint(spark: SparkSession, tmp_path: Path) -
             cdfd.spark.run_available(writer)
     else:
         cdfd.spark.run_available(writer)
+
+
+def test_run_available_needs_the_progress_of_a_run(spark: SparkSession, tmp_path: Path) -> None:
+    """Spark keeps one less than the setting says. The query would run again and again, with all versions that come meanwhile."""
+    table = ten_rows_three_times(spark, tmp_path)
+    stream = Stream(spark, table, tmp_path, startingVersion=1, maxVersionsPerTrigger=1)
+
+    def commit() -> None:
+        assert len(stream.batches) <= 3, "the query ran again"
+        insert(spark, table, 0, 1)
+
+    stream.then = commit
+    kept = {"spark.sql.streaming.numRecentProgressUpdates": "1"}
+    with settings(spark, kept), pytest.raises(ConfigError, match="numRecentProgressUpdates"):
+        cdfd.spark.run_available(stream.writer())
 
 
 @pytest.fixture
