@@ -38,7 +38,7 @@ from pyspark.sql.types import DataType, DateType, IntegralType, MapType, StringT
 
 from cdfd.errors import ConfigError
 from cdfd.model.columns import CHANGE_ORDINAL, CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION
-from cdfd.spark.records.records import CHANGE_NAMES, KAFKA_NAMES, quoted, types_in
+from cdfd.spark.records.records import CHANGE_NAMES, KAFKA_NAMES, check_sql, quoted, types_in
 from cdfd.spark.target import check_absolute, create_table, identifier, read_table, widen_table
 
 VERSION: Final = "_cdfd_version"
@@ -370,7 +370,7 @@ def _run(spark: SparkSession, changes: DataFrame, statement: str) -> None:
 
 
 def _table_columns(changes: DataFrame) -> list[str]:
-    """The table's columns in change rows. `ConfigError` if they are not change rows."""
+    """The table's columns in change rows. `ConfigError` if they are not change rows, or MERGE cannot have their names."""
     missing = [name for name in CHANGE_NAMES if name not in changes.columns]
     if missing:
         raise ConfigError(
@@ -381,6 +381,7 @@ def _table_columns(changes: DataFrame) -> list[str]:
     for name in (VERSION, ORDINAL, _DELETED, _RANK):
         if name in columns:
             raise ConfigError(f"the changes have a column {name}, which is reserved for the copy", hint="Remove it")
+    check_sql(changes.sparkSession, columns)  # of MERGE
     return columns
 
 

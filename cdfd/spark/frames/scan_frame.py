@@ -19,14 +19,14 @@ from pyspark.sql.types import DataType, StructField, StructType
 from cdfd.delta.roaring import RowSet
 from cdfd.delta.types import values
 from cdfd.delta.types.arrow_types import arrow_type
-from cdfd.errors import DataError, MissingFileError, Within
+from cdfd.errors import ConfigError, DataError, MissingFileError, Within
 from cdfd.model.columns import CHANGE_ORDINAL, CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION
 from cdfd.runtime.ordered_pool import map_in_order
 from cdfd.scan.table_files import MISSING_HINT, TableFiles
 from cdfd.spark.frames.columns import read_schema, select_columns, sql_literal, sql_type
 from cdfd.spark.frames.groups import OWN, FileRows, Group, ReadByCdfd
 from cdfd.spark.frames.paths import escape
-from cdfd.spark.records.records import quoted
+from cdfd.spark.records.records import check_sql, quoted
 from cdfd.spark.source.columns import spark_schema
 
 MOST_WORDS: Final = 8 << 20
@@ -176,7 +176,7 @@ class ScanFrames:
         """The rows of a group.
 
         Raises:
-            ReadByCdfd: its deletion vectors are too large for a broadcast, or Spark does not list a file.
+            ReadByCdfd: its deletion vectors are too large for a broadcast, Spark does not list a file, or it would replace names in SQL.
             CdfdError: a file is gone, or a deletion vector or partition value is damaged; it names table, version and file.
         """
         read = read_schema(group.schema, {name for name, _ in self.wanted}, is_cdc=group.is_cdc)
@@ -193,7 +193,12 @@ class ScanFrames:
         if ordered:
             columns[CHANGE_ORDINAL] = _RANKED_ORDINAL if group.selects else f"{_BASE} + {_ROW}"
         types = {child.name: child.dataType for child in read}
-        return frame.selectExpr(*select_columns(types, group.schema, self.wanted, columns))
+        texts = select_columns(types, group.schema, self.wanted, columns)
+        try:
+            check_sql(self.spark, texts)
+        except ConfigError as error:
+            raise ReadByCdfd(error.what) from None
+        return frame.selectExpr(*texts)
 
     def _scan(self, group: Group, read: StructType) -> DataFrame:
         # The same file may have rows in several versions. Spark would read a path twice that is given twice.

@@ -6,10 +6,11 @@ it leaves tombstones out. So a tombstone has no row, and is no error.
 """
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-from pyspark.sql import Column
+from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as sql
 from pyspark.sql.types import (
     ArrayType,
@@ -39,6 +40,9 @@ TYPE_NAMES: Final[tuple[str, ...]] = tuple(CHANGE_TYPES.to_pylist())
 KAFKA_NAMES: Final = ("_kafka_topic", "_kafka_partition", "_kafka_offset", "_kafka_timestamp")
 VALUE: Final = "_kafka_value"
 ROW: Final = "_row"
+
+_SUBSTITUTE: Final = "spark.sql.variable.substitute"
+_VARIABLE: Final = re.compile(r"\$\{\S+?\}", re.ASCII)
 
 UNKNOWN_HINT: Final = (
     "If the column is new, restart the query with the current schema; if it was dropped or renamed, set "
@@ -119,6 +123,16 @@ def chosen(schema: StructType, columns: Sequence[str]) -> StructType:
 def quoted(name: str) -> str:
     """A column's name in Spark's expressions."""
     return "`" + name.replace("`", "``") + "`"
+
+
+def check_sql(spark: SparkSession, texts: Iterable[str]) -> None:
+    """`ConfigError` if Spark would replace a part of SQL, such as `${env:HOME}` in the name of a column, by the value of a variable."""
+    match = next(filter(None, map(_VARIABLE.search, texts)), None)
+    if match and str(spark.conf.get(_SUBSTITUTE, "true")).lower() == "true":
+        raise ConfigError(
+            f"Spark would replace `{match[0]:.200}` in SQL, which is in the name of a column",
+            hint=f"Set {_SUBSTITUTE} to false in the session",
+        )
 
 
 def refusal(*what: str | Column) -> Column:

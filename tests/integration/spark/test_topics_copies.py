@@ -25,6 +25,7 @@ from tests.support.kafka.daemon_process import until
 from tests.support.kafka.fixtures import broker, name, needs_broker, pipeline
 from tests.support.kafka.pipeline import Pipeline
 from tests.support.kafka.reading import read_topic
+from tests.support.spark.workload import settings
 
 __all__ = ["broker", "name", "needs_broker", "pipeline"]
 
@@ -131,6 +132,17 @@ def test_deleted_keys_are_remembered_after_their_type_is_widened(
 def test_a_reserved_column_is_refused(made: Callable[..., DataFrame], tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="_cdfd_rank"):
         apply_changes(made(*FIRST).withColumn("_cdfd_rank", sql.lit(7)), f"{tmp_path}/copy", ["id"])
+
+
+def test_names_that_spark_replaces_in_sql(spark: SparkSession, made: Callable[..., DataFrame], tmp_path: Path) -> None:
+    """MERGE is a text, in which Spark puts variables of the environment of its driver."""
+    changes, target = made(*FIRST).withColumnRenamed("note", "${env:HOME}"), f"{tmp_path}/copy"
+    for apply in (lambda: apply_changes(changes, target, ["id"]), lambda: Upsert(target, ("id",))(changes)):
+        with pytest.raises(ConfigError, match=r"Spark would replace `\$\{env:HOME\}` in SQL"):
+            apply()
+    with settings(spark, {"spark.sql.variable.substitute": "false"}):
+        apply_changes(changes, target, ["id"])
+    assert copied(spark, target) == [(1, "A"), (4, "c")]
 
 
 @pytest.mark.parametrize("remembers", [False, True])

@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import cdfd
 import cdfd.spark
-from cdfd.errors import MissingFileError, PathError
+from cdfd.errors import MissingFileError, PathError, UnsupportedError
 from cdfd.model.plan import ChangePlan
 from cdfd.spark.frames import changes, groups
 from cdfd.spark.frames.paths import has_own_keys
@@ -78,6 +78,18 @@ def test_2000_columns_are_read(spark: SparkSession, tmp_path: Path) -> None:
 
 class TestReader:
     """Which reader reads."""
+
+    def test_names_that_spark_replaces_in_sql_are_read_by_cdfd(self, spark: SparkSession, tmp_path: Path) -> None:
+        """The name of a column could show the environment of the driver, in the error about an unknown column."""
+        table, name = tmp_path / "t", "${env:HOME}"
+        write_deltalake(table, pa.table({name: [1], "s": pa.array([{name: 2}])}))
+        row = (1, (2,), "insert", 0)
+        assert [tuple(each)[:4] for each in cdfd.spark.changes(spark, table).collect()] == [row]
+        with pytest.raises(UnsupportedError, match=r"Spark would replace `\$\{env:HOME\}` in SQL"):
+            cdfd.spark.changes(spark, table, reader="spark")
+        with settings(spark, {"spark.sql.variable.substitute": "false"}):
+            frame = cdfd.spark.changes(spark, table, reader="spark")
+            assert [tuple(each)[:4] for each in frame.collect()] == [row]
 
     def test_many_small_files_are_read_by_cdfd(
         self, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
