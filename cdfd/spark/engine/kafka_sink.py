@@ -66,6 +66,8 @@ from cdfd.storage.location import open_storage
 
 QUERY, BATCH = "sql.streaming.queryId", "streaming.sql.batchId"
 """Local properties with which Spark passes query and micro-batch to tasks."""
+CHECKPOINTS = "spark.sql.streaming.checkpointLocation"
+"""The setting, and the local property, of the folder with the checkpoints of queries that give no location."""
 
 
 class CdfdKafka(DataSource):
@@ -83,16 +85,10 @@ class CdfdKafka(DataSource):
             ConfigError, UnsupportedError: as in `SinkOptions.parse` and `ChangeRows.plan`.
             CdfdError: the table cannot be read.
         """
-        out = _task_sink(self.options, schema, overwrite)
-        checkpoint = dict(self.options).get("checkpointlocation")
-        if (
-            out.options.snapshot is None
-            and checkpoint is not None
-            and out.options.sink.format.record_format.tells_snapshots
-        ):
-            snapshot = snapshot_version(checkpoint, out.options.config.options(checkpoint))
-            out = replace(out, options=replace(out.options, snapshot=snapshot))
-        return StreamWriter(out)
+        out, options = _task_sink(self.options, schema, overwrite), dict(self.options)
+        if "checkpointlocation" in options:
+            return StreamWriter(out.with_snapshot(options["checkpointlocation"]))
+        return StreamWriter(out, options.get("queryname"))
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
         """The writer for `write`. Raises the errors of `streamWriter`."""
@@ -119,6 +115,14 @@ class TaskSink:
     schema: TableSchema
     shape: Shape = AS_IT_IS
     packed: bool = False
+
+    def with_snapshot(self, checkpoint: str) -> TaskSink:
+        """The sink that knows the version of the snapshot of a checkpoint, if its format tells live rows from inserts."""
+        options = self.options
+        if options.snapshot is not None or not options.sink.format.record_format.tells_snapshots:
+            return self
+        snapshot = snapshot_version(checkpoint, options.config.options(checkpoint))
+        return replace(self, options=replace(options, snapshot=snapshot))
 
     def deliver(self, batches: Iterator[pa.RecordBatch], query: str, batch: int, number: int) -> None:
         """Deliver one partition's rows, unless they are delivered.
@@ -152,9 +156,11 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
     Attributes:
         out: the sink.
+        name: of a query whose checkpoint is in the session's folder; None: the sink knows the checkpoint, or the query has no name.
     """
 
     out: TaskSink
+    name: str | None = None
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Deliver a partition. Raises what `TaskSink.deliver` does."""
@@ -163,7 +169,11 @@ class StreamWriter(DataSourceStreamArrowWriter):
         query, batch = context.getLocalProperty(QUERY), context.getLocalProperty(BATCH)
         if query is None or batch is None:
             raise ConfigError("this version of Spark does not pass the micro-batch to tasks", hint="Use PySpark 4.1")
-        self.out.deliver(iterator, query, int(batch), context.partitionId())
+        out, folder = self.out, context.getLocalProperty(CHECKPOINTS)
+        if self.name is not None and folder is not None:
+            # Spark passes settings of the session to tasks alone.
+            out = out.with_snapshot(f"{folder.rstrip('/')}/{self.name}")
+        out.deliver(iterator, query, int(batch), context.partitionId())
         return WriterCommitMessage()
 
 

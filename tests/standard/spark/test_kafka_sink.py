@@ -22,6 +22,7 @@ from tests.support.kafka.reading import Record, read_topic, without_processing_t
 from tests.support.kafka.shared import SharedBroker
 from tests.support.sampling import sample
 from tests.support.schema_registry import serving
+from tests.support.spark.workload import settings
 
 pytestmark = pytest.mark.usefixtures("registered")
 
@@ -244,6 +245,20 @@ class TestStream:
         sink.stream(rows, format="debezium")
         operations = Counter(json.loads(record.value or b"{}")["op"] for record in sink.read(50))
         assert operations == {"r": 40, "c": 10}
+
+    def test_a_snapshot_is_one_if_the_session_names_the_checkpoint(self, sink: Sink) -> None:
+        rows = sink.spark.readStream.format("cdfd").load(sink.table)
+        with settings(sink.spark, {"spark.sql.streaming.checkpointLocation": str(sink.folder)}):
+            query = (
+                rows.writeStream.format("cdfd-kafka")
+                .options(**sink.options, format="debezium")
+                .queryName(sink.topic)
+                .trigger(availableNow=True)
+                .start()
+            )
+            assert query.awaitTermination(WITHIN)
+        operations = Counter(json.loads(record.value or b"{}")["op"] for record in sink.read(40))
+        assert operations == {"r": 40}
 
 
 class TestBatch:
