@@ -24,6 +24,7 @@ class Merged:
         struct: the schema.
         follow: whether a field that the source renames or drops is renamed or dropped. Its `SOURCE` tells which one it is.
         missing: the table's fields that the rows do not have and that stay, by path.
+        dropped: the table's fields that are dropped, by path. A new field may have the name of one.
         renamed: old names of the table's columns and the new ones.
         replaced: the table's fields whose name another field of the source has now, by path.
     """
@@ -31,6 +32,7 @@ class Merged:
     struct: StructType
     follow: bool = False
     missing: dict[tuple[str, ...], StructField] = field(default_factory=dict)
+    dropped: list[tuple[str, ...]] = field(default_factory=list)
     renamed: dict[str, str] = field(default_factory=dict)
     replaced: list[tuple[str, ...]] = field(default_factory=list)
 
@@ -48,7 +50,7 @@ def merge(table: StructType, rows: StructType, *, follow: bool = False) -> Merge
     """The schema of a table that takes rows of another schema as well.
 
     New columns follow those that the table has. A column that the rows lack stays, and is null, or is dropped. A type that is wider in the
-    rows is widened; one that is narrower stays.
+    rows is widened; one that is narrower stays. With `follow`, a column that was dropped and added again is another one.
 
     Raises:
         SchemaChangedError: a type changes to one that cannot hold the values of the one before, or a name is taken.
@@ -59,7 +61,7 @@ def merge(table: StructType, rows: StructType, *, follow: bool = False) -> Merge
 
 
 def _struct(table: StructType, rows: StructType, path: tuple[str, ...], merged: Merged) -> StructType:
-    pairs = _pairs(table, rows, follow=merged.follow)
+    pairs = _pairs(table, rows, path, merged)
     fields = []
     for child in table:
         other = pairs.get(child.name)
@@ -68,6 +70,8 @@ def _struct(table: StructType, rows: StructType, path: tuple[str, ...], merged: 
         elif not merged.follow or SOURCE not in child.metadata:
             merged.missing[(*path, child.name)] = child
             fields.append(child)
+        else:
+            merged.dropped.append((*path, child.name))
     paired = {other.name for other in pairs.values()}
     new = StructType(tuple(child for child in rows if child.name not in paired))
     struct = StructType((*fields, *nullable(new)))
@@ -83,26 +87,32 @@ def _struct(table: StructType, rows: StructType, path: tuple[str, ...], merged: 
     return struct
 
 
-def _pairs(table: StructType, rows: StructType, *, follow: bool) -> dict[str, StructField]:
-    """Name in the table -> the field of the rows: the one with the same source, else the one with the same name."""
+def _pairs(table: StructType, rows: StructType, path: tuple[str, ...], merged: Merged) -> dict[str, StructField]:
+    """Name in the table -> the field of the rows: the one with the same source, else the one with the same name and no other source."""
     pairs: dict[str, StructField] = {}
     left = {child.name.lower(): child for child in rows}
-    if follow:
+    if merged.follow:
         sources = {child.metadata[SOURCE]: child for child in rows if SOURCE in child.metadata}
         for child in table:
             other = sources.get(child.metadata.get(SOURCE))
             if other is not None:
                 pairs[child.name] = left.pop(other.name.lower())
     for child in table:
-        if child.name not in pairs and child.name.lower() in left:
-            pairs[child.name] = left.pop(child.name.lower())
+        other = left.get(child.name.lower())
+        if child.name in pairs or other is None:
+            continue
+        source = other.metadata.get(SOURCE)
+        if merged.follow and source is not None and child.metadata.get(SOURCE, source) != source:
+            merged.replaced.append((*path, child.name))
+            # A source that gives up its column mapping has columns by their own names, and they are the same ones.
+            if source != other.name:
+                continue
+        pairs[child.name] = left.pop(child.name.lower())
     return pairs
 
 
 def _field(child: StructField, other: StructField, path: tuple[str, ...], merged: Merged) -> StructField:
     if merged.follow and SOURCE in other.metadata:
-        if child.metadata.get(SOURCE, other.metadata[SOURCE]) != other.metadata[SOURCE]:
-            merged.replaced.append(path)
         if child.name != other.name and len(path) == 1:
             merged.renamed[child.name] = other.name
         child = replace(child, name=other.name, metadata={**child.metadata, SOURCE: other.metadata[SOURCE]})

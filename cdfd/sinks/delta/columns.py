@@ -157,12 +157,12 @@ def columns_of_extended(table: Columns, rows: StructType, on_missing_column: str
                 f"column {'.'.join(path)!r:.200} of the target {what}, and the rows do not have it",
                 hint="Remove that from the target's column, or deliver into another target",
             )
-    partition_by = tuple(merged.renamed.get(name, name) for name in before.partition_by)
-    if lost := set(partition_by) - {child.name for child in merged.struct}:
+    if lost := {name for name in before.partition_by if (name,) in merged.dropped}:
         raise SchemaChangedError(
             f"the rows have no column {min(lost)!r:.200} any more, which partitions the target",
             hint="Set `sink.on_missing_column: keep`, or deliver into another target",
         )
+    partition_by = tuple(merged.renamed.get(name, name) for name in before.partition_by)
     return replace(before, struct=merged.struct, partition_by=partition_by).completed()
 
 

@@ -22,6 +22,7 @@ from deltalake import DeltaTable, write_deltalake
 import cdfd
 from cdfd import snapshot
 from cdfd.config.parser import parse
+from cdfd.delta.types.datatypes import map_fields
 from cdfd.delta.types.schema import ColumnMappingMode, StructField, StructType, TableSchema, from_arrow
 from cdfd.errors import FencedError, SinkError, StorageError, UnsupportedError
 from cdfd.log.log import DeltaLog
@@ -1001,12 +1002,12 @@ class TestFollow:
     @staticmethod
     def schema_of(fields: dict[str, str], rows: pa.RecordBatch) -> TableSchema:
         """The source's schema of rows, with the physical names of their columns."""
-        struct = StructType(
-            tuple(
-                StructField(child.name, child.type, True, {"delta.columnMapping.physicalName": fields[child.name]})
-                for child in from_arrow(rows.schema)
-            )
-        )
+
+        def mapped(child: StructField) -> StructField:
+            return replace(child, metadata={"delta.columnMapping.physicalName": fields[child.name]})
+
+        struct = map_fields(from_arrow(rows.schema), mapped)
+        assert isinstance(struct, StructType)
         return TableSchema(struct, (), ColumnMappingMode.NAME)
 
     async def deliver(
@@ -1058,6 +1059,28 @@ class TestFollow:
         await self.deliver(tmp_path, 4, {"new": "p1", "tag": "p3", "n": "p4"}, batch(new=[4], tag=["x"], n=["d"]))
         assert [row["n"] for row in rows_in(tmp_path, "new", "n")] == [None, None, None, None, "d"]
         assert DeltaTable(tmp_path).metadata().partition_columns == ["tag"]
+
+    @pytest.mark.parametrize("nested", [False, True])
+    async def test_a_column_that_is_dropped_and_added_again_before_any_rows(self, tmp_path: Path, nested: bool) -> None:
+        """The new column has none of the values of the old one, as if a version with rows had been between them."""
+        column = {"v": "p2", "a": "p4", "b": "p6"} if nested else {"v": "p2"}
+        before: Any = [{"a": 1, "b": 0}] if nested else ["old"]
+        await self.deliver(tmp_path, 0, {"n": "p1", "day": "p3", **column}, batch(n=[0], day=["x"], v=before))
+        names = {"n": "p1", "day": "p3", **column, "a" if nested else "v": "p5"}
+        after: Any = [{"a": "new", "b": 1}] if nested else [7]
+        await self.deliver(tmp_path, 1, names, batch(n=[1], day=["x"], v=after))
+        missing = {"b": 0, "a": None} if nested else None
+        assert rows_in(tmp_path, "n", "v") == [{"n": 0, "v": missing}, {"n": 1, "v": after[0]}]
+
+    async def test_a_source_that_gives_up_its_mapping_keeps_its_columns(self, tmp_path: Path) -> None:
+        await self.deliver(tmp_path, 0, {"n": "p1", "day": "p2"}, batch(n=[0], day=["x"]))
+        await self.deliver(tmp_path, 1, {"n": "n", "day": "day"}, batch(n=[1], day=["x"]))
+        assert rows_in(tmp_path, "n", "day") == [{"n": 0, "day": "x"}, {"n": 1, "day": "x"}]
+
+    async def test_a_partition_column_that_is_dropped_and_added_again(self, tmp_path: Path) -> None:
+        await self.deliver(tmp_path, 0, {"n": "p1", "day": "p2"}, batch(n=[0], day=["x"]))
+        with pytest.raises(SinkError, match="no column 'day' any more, which partitions the target"):
+            await self.deliver(tmp_path, 1, {"n": "p1", "day": "p3"}, batch(n=[1], day=["x"]))
 
     async def test_a_target_without_mapping_gets_one(self, tmp_path: Path) -> None:
         await deliver(await open_sink(LocalStorage(tmp_path), Layout(("day",)), owner=7), 0, batch(n=[0], day=["x"]))
