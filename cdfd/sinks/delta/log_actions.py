@@ -12,8 +12,9 @@ from cdfd.delta.protocol import COLUMN_MAPPING, DELETION_VECTORS
 from cdfd.delta.types import column_mapping, schema_string
 from cdfd.delta.types.arrow_types import from_arrow
 from cdfd.delta.types.datatypes import StructType
-from cdfd.delta.types.schema import ColumnMappingMode
+from cdfd.delta.types.schema import ColumnMappingMode, mapping_mode
 from cdfd.delta.types.schema_merge import nullable, type_changes
+from cdfd.delta.write.clustering import clustering_changes
 from cdfd.delta.write.writing import (
     TYPE_WIDENING,
     features_of,
@@ -65,9 +66,12 @@ def mirror_mode(*, change_feed: bool) -> Mode:
     return Mode("mirror", "MERGE", True, frozenset({DELETION_VECTORS}), writers, properties)
 
 
-def evolution(state: TxnState, columns: Columns, mode: Mode, properties: Mapping[str, str]) -> list[Action]:
-    """The actions that give a table other columns, and properties: those of its mode, and these."""
-    widened = type_changes(columns.struct) > type_changes(parse_schema(state.metadata.schema_string))
+def evolution(
+    state: TxnState, columns: Columns, mode: Mode, properties: Mapping[str, str], *, replaces: bool
+) -> list[Action]:
+    """The actions that give a table other columns, and properties: those of its mode, and these. `replaces`: all rows are replaced."""
+    before = parse_schema(state.metadata.schema_string)
+    widened = type_changes(columns.struct) > type_changes(before)
     mapped = column_mapping.properties(columns.mapping, columns.highest_id)
     configuration = {**state.metadata.configuration, **properties, **mode.properties, **mapped}
     if widened:
@@ -81,7 +85,13 @@ def evolution(state: TxnState, columns: Columns, mode: Mode, properties: Mapping
     features = set(protocol_features(columns)) | ({TYPE_WIDENING} if widened else set())
     protocol = with_features(state.protocol, frozenset(features) | mode.readers, mode.writers)
     actions: list[Action] = [] if protocol == state.protocol else [("protocol", protocol_fields(protocol))]
-    return [*actions, ("metaData", metadata_fields(metadata))]
+    clustering = clustering_changes(
+        state.domains,
+        (before, mapping_mode(state.metadata.configuration)),
+        (columns.struct, columns.mapping),
+        replaces=replaces,
+    )
+    return [*actions, ("metaData", metadata_fields(metadata)), *clustering]
 
 
 def protocol_features(columns: Columns) -> frozenset[str]:

@@ -371,7 +371,7 @@ class Target:
         if self._shape not in (None, state.metadata.configuration.get(SHAPE)) and (replaces or not self.reshaped):
             added[SHAPE] = self._shape
         now = self.clock.now_ms()
-        actions = [] if stays and not added else evolution(state, columns, mode, added)
+        actions = [] if stays and not added else evolution(state, columns, mode, added, replaces=replaces)
         actions += changes(state, columns, now)
         return actions + position_actions(state, self._place, following, now, again=reshapes)
 

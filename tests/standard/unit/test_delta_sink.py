@@ -45,6 +45,7 @@ from cdfd.sinks.ledger.ledger import app_id
 from cdfd.sinks.ledger.txn_log import TxnLog
 from cdfd.storage.base import Storage
 from cdfd.storage.local import LocalStorage
+from tests.support.clustered import cluster, clustering
 from tests.support.faulty_storage import AtStep, Died, FaultyStorage
 from tests.support.in_commit_timestamps import check_entries, enable
 from tests.support.sampling import stride
@@ -1071,6 +1072,20 @@ class TestFollow:
         await self.deliver(tmp_path, 1, names, batch(n=[1], day=["x"], v=after))
         missing = {"b": 0, "a": None} if nested else None
         assert rows_in(tmp_path, "n", "v") == [{"n": 0, "v": missing}, {"n": 1, "v": after[0]}]
+
+    async def test_a_column_that_clusters_the_target_is_dropped(self, tmp_path: Path) -> None:
+        """Other writers refuse a table that is clustered by a column that it does not have."""
+        names = {"n": "p1", "v": "p2", "day": "p3"}
+        await self.deliver(tmp_path, 0, names, batch(n=[0], v=["a"], day=["x"]))
+        cluster(tmp_path, "n", "v")
+        await self.deliver(tmp_path, 1, {"m": "p1", "v": "p2", "day": "p3"}, batch(m=[1], v=["b"], day=["x"]))
+        assert clustering(tmp_path) == ["m", "v"]
+        await self.deliver(tmp_path, 2, {"m": "p1", "day": "p3"}, batch(m=[2], day=["x"]))
+        assert clustering(tmp_path) == ["m"]
+        # Files that are there have no statistics of another column with that name.
+        await self.deliver(tmp_path, 3, {"m": "p4", "day": "p3"}, batch(m=[3], day=["x"]))
+        assert clustering(tmp_path) == []
+        assert rows_in(tmp_path, "m") == [{"m": 3}, *[{"m": None}] * 3]
 
     async def test_a_source_that_gives_up_its_mapping_keeps_its_columns(self, tmp_path: Path) -> None:
         await self.deliver(tmp_path, 0, {"n": "p1", "day": "p2"}, batch(n=[0], day=["x"]))

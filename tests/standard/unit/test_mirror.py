@@ -52,6 +52,7 @@ from cdfd.sinks.delta.target import Layout, Target
 from cdfd.sinks.ledger.ledger import app_id
 from cdfd.storage.base import Storage
 from cdfd.storage.local import LocalStorage
+from tests.support.clustered import cluster, clustering
 from tests.support.faulty_storage import AtStep, Died, FaultyStorage, nothing, since
 from tests.support.in_commit_timestamps import check_entries, enable
 from tests.support.lake import manual_clock
@@ -884,6 +885,15 @@ class TestRules:
                 "delta.columnMapping.id" in field["metadata"]
                 for field in json.loads(metadata["schemaString"])["fields"]
             )
+
+    @pytest.mark.parametrize("mapped", [False, True])
+    async def test_columns_that_cluster_the_mirror_outlive_another_load(self, tmp_path: Path, mapped: bool) -> None:
+        """With column mapping, all columns get other physical names. A column that the source has dropped clusters nothing any more."""
+        sink = await TestFollow.open(tmp_path) if mapped else await open_sink(LocalStorage(tmp_path))
+        await deliver(sink, 0, change(0, "insert", [(0, "a", 0.5)]))
+        cluster(tmp_path, "id", "v")
+        await self.reload(tmp_path, [(1, 0.5)])
+        assert clustering(tmp_path) == ["id"]
 
     async def test_a_column_that_a_constraint_names_stays(self, tmp_path: Path) -> None:
         """No writer could append to a table with a constraint for a column that it does not have."""
