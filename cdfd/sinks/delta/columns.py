@@ -114,17 +114,35 @@ def columns_of_replaced(table: Columns, rows: StructType, partition_by: Sequence
         SinkError: the rows have no column for `partition_by`.
     """
     columns = columns_of_new(rows, partition_by, follow=False)
-    before = {child.name.lower(): child for child in table.struct}
-    fields = tuple(_with_rules(child, before.get(child.name.lower(), child)) for child in columns.struct)
     # A mapping stays, and no id is used twice.
-    return replace(table, struct=StructType(fields), partition_by=columns.partition_by).completed()
+    struct = _fields_with_rules(columns.struct, table.struct)
+    return replace(table, struct=struct, partition_by=columns.partition_by).completed()
+
+
+def _fields_with_rules(rows: StructType, before: StructType) -> StructType:
+    by_name = {child.name.lower(): child for child in before}
+    return StructType(tuple(_with_rules(child, by_name.get(child.name.lower(), child)) for child in rows))
 
 
 def _with_rules(child: StructField, before: StructField) -> StructField:
     """A column of rows that may be null only if the column before it may, and with the notes of that if it has the same type."""
-    notes = before.metadata if before.type == child.type else {}
+    is_nested = isinstance(child.type, StructType | ArrayType | MapType)
+    same = type(before.type) is type(child.type) if is_nested else before.type == child.type
+    notes = before.metadata if same else {}
     kept = {key: note for key, note in notes.items() if key not in (ID, PHYSICAL_NAME, SOURCE, TYPE_CHANGES)}
-    return replace(child, nullable=before.nullable, metadata={**kept, **child.metadata})
+    kind = _type_with_rules(child.type, before.type)
+    return replace(child, type=kind, nullable=before.nullable, metadata={**kept, **child.metadata})
+
+
+def _type_with_rules(rows: DataType, before: DataType) -> DataType:
+    match rows, before:
+        case StructType(), StructType():
+            return _fields_with_rules(rows, before)
+        case ArrayType(element), ArrayType(other, contains_null):
+            return ArrayType(_type_with_rules(element, other), contains_null)
+        case MapType(key, value), MapType(other_key, other, contains_null):
+            return MapType(_type_with_rules(key, other_key), _type_with_rules(value, other), contains_null)
+    return rows
 
 
 def columns_of_extended(table: Columns, rows: StructType, on_missing_column: str) -> Columns:

@@ -887,6 +887,52 @@ class TestRules:
             )
 
     @pytest.mark.parametrize("mapped", [False, True])
+    async def test_rules_inside_of_columns_outlive_another_load(self, tmp_path: Path, mapped: bool) -> None:
+        inside = pa.struct([("a", pa.int64()), ("b", pa.string())])
+        schema = pa.schema(
+            [("id", pa.int64()), ("s", inside), ("l", pa.list_(inside)), ("m", pa.map_(pa.string(), inside))]
+        )
+        value = {"a": 1, "b": "x"}
+        sink = await TestFollow.open(tmp_path) if mapped else await open_sink(LocalStorage(tmp_path))
+        await deliver(sink, 0, change(0, "insert", [(0, value, [value], [("k", value)])], schema))
+        log = entries(tmp_path)
+        metadata = [action["metaData"] for entry in log for action in entry if "metaData" in action][-1]
+        _, struct, array, by_key = (each for each in json.loads(metadata["schemaString"])["fields"])
+        for kind in (struct["type"], array["type"]["elementType"], by_key["type"]["valueType"]):
+            kind["fields"][0] |= {"nullable": False, "metadata": {**kind["fields"][0]["metadata"], "comment": "inner"}}
+        array["type"]["containsNull"] = by_key["type"]["valueContainsNull"] = False
+        rules = {name: {"type": each["type"]} for name, each in (("s", struct), ("l", array), ("m", by_key))}
+        rules["s"]["metadata"] = {**struct["metadata"], "comment": "outer"}
+        set_rules(tmp_path, {}, **rules)
+
+        async def reload(*row: Any) -> None:
+            sink = await open_sink(LocalStorage(tmp_path))
+            await (await sink.begin(at(1))).commit(at(1, "snapshot"))
+            delivery = await sink.begin(at(1, "snapshot"))
+            await delivery.write(change(1, "insert", [row], schema))
+            await delivery.commit(at(2))
+
+        wrong = {"a": None, "b": "y"}
+        for row, path in (
+            ((1, wrong, [value], [("k", value)]), "s.a"),
+            ((1, value, [wrong], [("k", value)]), "l.element.a"),
+            ((1, value, [None], [("k", value)]), "l.element"),
+            ((1, value, [value], [("k", wrong)]), "m.value.a"),
+            ((1, value, [value], [("k", None)]), "m.value"),
+        ):
+            with pytest.raises(SinkError, match=f"column '{path[0]}"):
+                await reload(*row)
+        await reload(2, value, [value], [("k", value)])
+        assert rows_in(tmp_path, schema) == bag([(2, value, [value], [("k", value)])])
+        metadata = [action["metaData"] for entry in entries(tmp_path) for action in entry if "metaData" in action][-1]
+        _, struct, array, by_key = (each for each in json.loads(metadata["schemaString"])["fields"])
+        assert struct["metadata"]["comment"] == "outer"
+        assert {
+            (kind["fields"][0]["nullable"], kind["fields"][0]["metadata"]["comment"])
+            for kind in (struct["type"], array["type"]["elementType"], by_key["type"]["valueType"])
+        } == {(False, "inner")}
+
+    @pytest.mark.parametrize("mapped", [False, True])
     async def test_columns_that_cluster_the_mirror_outlive_another_load(self, tmp_path: Path, mapped: bool) -> None:
         """With column mapping, all columns get other physical names. A column that the source has dropped clusters nothing any more."""
         sink = await TestFollow.open(tmp_path) if mapped else await open_sink(LocalStorage(tmp_path))
