@@ -81,7 +81,7 @@ class Compactor:
         An error is only logged. New files that no version names are removed by VACUUM. They are not removed here: the store may have
         written the version, although its answer was lost.
         """
-        groups = file_groups(state, self.how.file_bytes, self.how.file_bytes * 4)
+        groups = await asyncio.to_thread(file_groups, state, self.how.file_bytes, self.how.file_bytes * 4)
         if not groups:
             return
         ids = RowTracking.of(state.metadata.configuration) if keeps_ids(state.protocol, state.metadata) else None
@@ -98,7 +98,7 @@ class Compactor:
             removed, files = list[Action](), list[NewFile]()
             for group in groups:
                 files += await self._merge_files(group, columns, ids)
-                removed += removals(group, self.clock.now_ms(), data_change=False)
+                removed += await asyncio.to_thread(removals, group, self.clock.now_ms(), data_change=False)
             added = add_actions(newest, columns, files, self.clock.now_ms(), data_change=False)
             actions = [*removed, *added]
             await log.append(lambda now: actions if now.version == state.version else [])

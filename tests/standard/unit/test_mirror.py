@@ -22,6 +22,7 @@ from deltalake import DeltaTable, write_deltalake
 
 import cdfd
 from cdfd import snapshot
+from cdfd.delta.snapshot import Snapshot
 from cdfd.delta.types.schema import ColumnMappingMode, StructField, StructType, TableSchema, from_arrow
 from cdfd.delta.types.schema_change import Rename, SchemaChange
 from cdfd.errors import ExistsError, FencedError, SinkError, StorageError, UnsupportedError
@@ -38,10 +39,12 @@ from cdfd.runtime.clock import Clock, SystemClock
 from cdfd.scan.updates.equality import hashes
 from cdfd.scan.updates.spill import SpillSpace
 from cdfd.sinks.base import SnapshotNeededError
+from cdfd.sinks.delta import compactor
 from cdfd.sinks.delta.columns import columns_of_new
 from cdfd.sinks.delta.compactor import Compaction, Compactor
 from cdfd.sinks.delta.data_files import DataFiles
 from cdfd.sinks.delta.log_actions import mirror_mode
+from cdfd.sinks.delta.mirror import delivery as mirror_delivery
 from cdfd.sinks.delta.mirror import sorted_run
 from cdfd.sinks.delta.mirror import table as mirror_table
 from cdfd.sinks.delta.mirror.removal import Removal
@@ -57,6 +60,7 @@ from tests.support.faulty_storage import AtStep, Died, FaultyStorage, nothing, s
 from tests.support.in_commit_timestamps import check_entries, enable
 from tests.support.lake import manual_clock
 from tests.support.sampling import sample, stride
+from tests.support.threads import observe_threads
 
 APP = app_id("shop", "orders")
 OWNERS = count(1)
@@ -124,6 +128,34 @@ def bag(rows: Sequence[Row]) -> Counter[Any]:
 def entries(folder: Path) -> list[list[dict[str, Any]]]:
     log = sorted((folder / "_delta_log").glob("*.json"))
     return [[json.loads(line) for line in path.read_text().splitlines()] for path in log]
+
+
+async def test_threads_handle_the_files_of_the_mirror(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other tables wait for the event loop, which 50,000 files keep busy for seconds."""
+    sink = await open_sink(LocalStorage(tmp_path), interval=1, compaction=COMPACTION)
+    for version in range(8):
+        await deliver(sink, version, change(version, "insert", [(version, "a", 0.5)]))
+    assert operations(tmp_path)[-1] == "OPTIMIZE"
+    sink = await open_sink(LocalStorage(tmp_path), interval=1, compaction=COMPACTION)
+    threads = [
+        observe_threads(monkeypatch, place, name)
+        for place, name in (
+            (Snapshot, "live"),
+            (mirror_delivery, "removals"),
+            (mirror_delivery, "replacements"),
+            (mirror_table, "_changes_rows"),
+            (compactor, "removals"),
+        )
+    ]
+    await deliver(sink, 8, change(8, "delete", [(0, "a", 0.5)]))
+    for version in range(9, 17):
+        await deliver(sink, version, change(version, "insert", [(version, "a", 0.5)]))
+    await (await sink.begin(at(17))).commit(at(17, "snapshot"))
+    delivery = await sink.begin(at(17, "snapshot"))
+    await delivery.write(change(17, "insert", [(17, "a", 0.5)]))
+    await delivery.commit(at(18))
+    assert rows_in(tmp_path) == bag([(17, "a", 0.5)])
+    assert [set(each) for each in threads] == [{True}] * 5
 
 
 @pytest.mark.parametrize("in_checkpoint", [False, True])

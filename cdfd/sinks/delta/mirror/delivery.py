@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -24,16 +23,13 @@ from cdfd.sinks.cursor import DeliveryState, require_open
 from cdfd.sinks.delta.columns import Columns, with_sources
 from cdfd.sinks.delta.data_files import NewFile, cast
 from cdfd.sinks.delta.log_actions import add_actions, file_fields
-from cdfd.sinks.delta.mirror.removal import Removal
+from cdfd.sinks.delta.mirror.removal import Removal, Vectors
 from cdfd.sinks.delta.mirror.state import MirrorState
 from cdfd.sinks.delta.mirror.writer import Event, MirrorWriter, Written
 from cdfd.sinks.delta.parts import Adopting
 from cdfd.sinks.delta.stored_files import fetch_in_thread
 from cdfd.sinks.delta.target import translate_errors
 from cdfd.sinks.ledger.txn_state import Action, TxnState
-
-if TYPE_CHECKING:
-    from cdfd.delta.actions import Add, DeletionVectorDescriptor
 
 ATTEMPTS = 24
 """Attempts of a commit. Each one fails if another writer moves rows at the same time."""
@@ -213,9 +209,9 @@ class MirrorDelivery(Adopting):
         mirror.cursor.mark_uncertain()
         for _ in range(ATTEMPTS):
             version = await mirror.table.follow()
-            live = await mirror.table.live_adds()
+            removed = await asyncio.to_thread(removals, await mirror.table.live_adds(), target.clock.now_ms())
             try:
-                await self._commit_at(version, following, written, live, [])
+                await self._commit_at(version, following, written, removed)
             except MovedError:
                 continue
             return
@@ -242,12 +238,12 @@ class MirrorDelivery(Adopting):
             return
         mirror.cursor.mark_uncertain()
         for _ in range(ATTEMPTS):
-            vectors = await asyncio.to_thread(removal.vectors)
+            vectors, removed = await asyncio.to_thread(_remove, removal, target.clock.now_ms())
             if vectors.data:
                 await target.put(vectors.path, vectors.data)
             mirror.table.written, mirror.table.vectors = writer.written.keys, vectors.rows
             try:
-                await self._commit_at(version, following, writer.written, vectors.emptied, vectors.changed)
+                await self._commit_at(version, following, writer.written, removed)
             except MovedError:
                 version = await mirror.table.follow()
             else:
@@ -273,15 +269,8 @@ class MirrorDelivery(Adopting):
         assert metadata is not None
         return self._removes and (mirror.options.change_feed or cdf_enabled(metadata))
 
-    async def _commit_at(
-        self,
-        version: int,
-        following: Position,
-        written: Written,
-        emptied: Sequence[Add],
-        changed: Sequence[tuple[Add, DeletionVectorDescriptor, int]],
-    ) -> None:
-        """Commit the version after `version`, or raise `MovedError` if there is another one."""
+    async def _commit_at(self, version: int, following: Position, written: Written, removed: Sequence[Action]) -> None:
+        """Commit the version after `version`, or raise `MovedError` if there is another one. `removed`: the actions that remove rows."""
         mirror = self._mirror
 
         def changes(state: TxnState, columns: Columns, now_ms: int) -> list[Action]:
@@ -290,8 +279,7 @@ class MirrorDelivery(Adopting):
                 raise MovedError("another writer was first", table=uri, version=state.version, retriable=True)
             names = columns.stored_partitions
             return [
-                *removals(emptied, now_ms),
-                *replacements(changed, now_ms),
+                *removed,
                 *add_actions(state, columns, written.data, now_ms),
                 *(("cdc", file_fields(file, names, data_change=False)) for file in written.changes),
             ]
@@ -318,3 +306,9 @@ class MirrorDelivery(Adopting):
             hint = "Set `sink.on_missing_column: keep` to load the mirror again"
             return SinkError(reason, table=self._mirror.target.uri, hint=hint)
         return SnapshotNeededError(reason, table=self._mirror.target.uri)
+
+
+def _remove(removal: Removal, now_ms: int) -> tuple[Vectors, Sequence[Action]]:
+    """The deletion vectors of the next version, and the actions for its files. Many of them take seconds."""
+    vectors = removal.vectors()
+    return vectors, [*removals(vectors.emptied, now_ms), *replacements(vectors.changed, now_ms)]

@@ -84,7 +84,7 @@ class MirrorTable:
                 try:
                     for version in range(self.version + 1, state.version + 1):
                         commit = (await self._log.entry(version, with_stats=True)).commit
-                        self._check_unchanged(commit)
+                        await self._check_unchanged(commit)
                         if self.index is not None:
                             added = {add.path for add in commit.adds}
                             for removed in commit.removes:
@@ -122,9 +122,9 @@ class MirrorTable:
             self._schema = schema
             if self.index is not None:
                 return
-            state = await self._log.snapshot(self.version, with_stats=True, all_fields=True)
+            adds = await self.live_adds()
             self.index = KeyIndex(self._space, self.live.exist)
-            for add in state.live():
+            for add in adds:
                 await self._append(add, self.index)
             extra = {"table": self._target.uri, "version": self.version}
             logger.info("%d keys of the mirror are indexed", self.index.pairs, extra=extra)
@@ -132,7 +132,8 @@ class MirrorTable:
     async def live_adds(self) -> Sequence[Add]:
         """The live files of the last version. `follow` comes first."""
         with translate_errors("read the target", self._target.uri):
-            return (await self._log.snapshot(self.version, with_stats=True, all_fields=True)).live()
+            state = await self._log.snapshot(self.version, with_stats=True, all_fields=True)
+            return await asyncio.to_thread(state.live)
 
     def forget(self) -> None:
         """Forget all rows; the next `load` reads them again."""
@@ -190,13 +191,11 @@ class MirrorTable:
                 return
             if self._target.is_ours(commit):
                 return
-            self._check_unchanged(commit)
+            await self._check_unchanged(commit)
 
-    def _check_unchanged(self, commit: Commit) -> None:
+    async def _check_unchanged(self, commit: Commit) -> None:
         """Check that a version of another writer changes no row."""
-        if self._target.is_ours(commit):
-            return
-        if commit.cdcs or any(a.data_change for a in commit.adds) or any(r.data_change for r in commit.removes):
+        if not self._target.is_ours(commit) and await asyncio.to_thread(_changes_rows, commit):
             operation = "" if commit.info is None or commit.info.operation is None else f" ({commit.info.operation})"
             raise SinkError(
                 f"another writer has changed rows of the mirror{operation:.100}",
@@ -205,6 +204,11 @@ class MirrorTable:
                 hint="A mirror has the rows of its source only. Remove or rename the target, then run "
                 "`cdfd progress reset` to start over",
             )
+
+
+def _changes_rows(commit: Commit) -> bool:
+    changed = (action.data_change for actions in (commit.adds, commit.removes) for action in actions)
+    return bool(commit.cdcs) or any(changed)
 
 
 @contextmanager
