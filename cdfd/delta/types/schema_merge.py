@@ -23,6 +23,7 @@ class Merged:
     Attributes:
         struct: the schema.
         follow: whether a field that the source renames or drops is renamed or dropped. Its `SOURCE` tells which one it is.
+        earlier: whether the rows are of earlier versions of the source, so that a field that they lack is not dropped.
         missing: the table's fields that the rows do not have and that stay, by path.
         dropped: the table's fields that are dropped, by path. A new field may have the name of one.
         renamed: old names of the table's columns and the new ones.
@@ -31,6 +32,7 @@ class Merged:
 
     struct: StructType
     follow: bool = False
+    earlier: bool = False
     missing: dict[tuple[str, ...], StructField] = field(default_factory=dict)
     dropped: list[tuple[str, ...]] = field(default_factory=list)
     renamed: dict[str, str] = field(default_factory=dict)
@@ -46,7 +48,7 @@ def nullable(struct: StructType) -> StructType:
     return StructType(tuple(fields))
 
 
-def merge(table: StructType, rows: StructType, *, follow: bool = False) -> Merged:
+def merge(table: StructType, rows: StructType, *, follow: bool = False, earlier: bool = False) -> Merged:
     """The schema of a table that takes rows of another schema as well.
 
     New columns follow those that the table has. A column that the rows lack stays, and is null, or is dropped. A type that is wider in the
@@ -55,7 +57,7 @@ def merge(table: StructType, rows: StructType, *, follow: bool = False) -> Merge
     Raises:
         SchemaChangedError: a type changes to one that cannot hold the values of the one before, or a name is taken.
     """
-    merged = Merged(table, follow)
+    merged = Merged(table, follow, earlier)
     merged.struct = _struct(table, rows, (), merged)
     return merged
 
@@ -67,7 +69,7 @@ def _struct(table: StructType, rows: StructType, path: tuple[str, ...], merged: 
         other = pairs.get(child.name)
         if other is not None:
             fields.append(_field(child, other, (*path, child.name), merged))
-        elif not merged.follow or SOURCE not in child.metadata:
+        elif not merged.follow or merged.earlier or SOURCE not in child.metadata:
             merged.missing[(*path, child.name)] = child
             fields.append(child)
         else:

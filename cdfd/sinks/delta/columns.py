@@ -145,13 +145,14 @@ def _type_with_rules(rows: DataType, before: DataType) -> DataType:
     return rows
 
 
-def columns_of_extended(table: Columns, rows: StructType, on_missing_column: str) -> Columns:
+def columns_of_extended(table: Columns, rows: StructType, on_missing_column: str, *, earlier: bool = False) -> Columns:
     """The columns of a table that takes these rows as well.
 
     Args:
         table: its columns.
         rows: the columns of the rows.
         on_missing_column: `keep`, `follow` or `stop`.
+        earlier: whether the rows are of earlier versions of the source. A column that they lack was added since then, and stays.
 
     Raises:
         SchemaChangedError: the table cannot take the rows.
@@ -162,8 +163,8 @@ def columns_of_extended(table: Columns, rows: StructType, on_missing_column: str
         # Files that exist have a column by its own name.
         struct, highest = assign_ids(table.struct, table.highest_id, lambda field: field.name)
         before = replace(table, struct=struct, mapping=ColumnMappingMode.NAME, highest_id=highest)
-    merged = merge(before.struct, nullable(rows), follow=follow)
-    if merged.missing and on_missing_column == "stop":
+    merged = merge(before.struct, nullable(rows), follow=follow, earlier=earlier)
+    if merged.missing and on_missing_column == "stop" and not earlier:
         raise SchemaChangedError(
             f"the rows have no column {'.'.join(next(iter(merged.missing)))!r:.200} any more",
             hint="Set `sink.on_missing_column: keep` to leave it in the target, with nulls",

@@ -247,7 +247,7 @@ class Target:
             elif replaces or {child.name for child in table.struct} <= {child.name for child in CHANGELOG_MODE.columns}:
                 columns = columns_of_replaced(table, rows, self._layout.partition_by)
             else:
-                columns = columns_of_extended(table, rows, self.on_missing_column)
+                columns = columns_of_extended(table, rows, self.on_missing_column, earlier=bool(self._role))
         except CdfdError as error:
             raise error.within(table=self.uri) from None
         with translate_errors("write the rows", self.uri):

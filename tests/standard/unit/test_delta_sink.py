@@ -1020,12 +1020,21 @@ class TestFollow:
         deletes: tuple[dict[str, str], pa.RecordBatch] | None = None,
     ) -> None:
         """Deliver rows of a version of the source with these columns: names and physical names. Those of its deletes may be other ones."""
+        target = Target(LocalStorage(folder), APP, self.FOLLOW, SystemClock(), owner=7)
+        files = partial(DataFiles, compression="snappy", file_bytes=1 << 20)
+        await self.deliver_to(await DeltaSink.open(target, files), version, fields, rows, deletes)
+
+    async def deliver_to(
+        self,
+        sink: DeltaSink,
+        version: int,
+        fields: dict[str, str],
+        rows: pa.RecordBatch,
+        deletes: tuple[dict[str, str], pa.RecordBatch] | None = None,
+    ) -> None:
         schema, scans = self.schema_of(fields, rows), ()
         if deletes is not None:
             scans = (FileScan("a", "delete", {}, 1, schema=self.schema_of(*deletes)),)
-        target = Target(LocalStorage(folder), APP, self.FOLLOW, SystemClock(), owner=7)
-        files = partial(DataFiles, compression="snappy", file_bytes=1 << 20)
-        sink = await DeltaSink.open(target, files)
         delivery = await sink.begin(at(version))
         await delivery.start_version(Version(ChangePlan(version, 0, schema, scans, "files"), "T"))
         for each in (rows,) if deletes is None else (deletes[1], rows):
@@ -1072,6 +1081,24 @@ class TestFollow:
         await self.deliver(tmp_path, 1, names, batch(n=[1], day=["x"], v=after))
         missing = {"b": 0, "a": None} if nested else None
         assert rows_in(tmp_path, "n", "v") == [{"n": 0, "v": missing}, {"n": 1, "v": after[0]}]
+
+    @pytest.mark.parametrize("on_missing_column", ["follow", "stop"])
+    async def test_backfill_of_versions_without_a_column(self, tmp_path: Path, on_missing_column: Any) -> None:
+        """The column was added since then: neither has the source dropped it, nor may its values be lost."""
+        layout, files = (
+            Layout(on_missing_column=on_missing_column),
+            partial(DataFiles, compression="snappy", file_bytes=1),
+        )
+        names = {name: name for name in ("n", "s", "a", "b", "more")}
+        for version, rows in enumerate((batch(n=[0], s=[{"a": 0}]), batch(n=[1], s=[{"a": 1, "b": 1}], more=["x"]))):
+            sink = await DeltaSink.open(Target(LocalStorage(tmp_path), APP, layout, SystemClock(), owner=7), files)
+            await self.deliver_to(sink, version, names, rows)
+        target = Target(LocalStorage(tmp_path), APP, layout, SystemClock(), owner=8, role="backfill")
+        sink = await DeltaSink.open(target, files)
+        sink.move_to(at(0), {"from": 0})
+        await self.deliver_to(sink, 0, names, batch(n=[0], s=[{"a": 0}]))
+        old, new = {"n": 0, "s": {"a": 0, "b": None}, "more": None}, {"n": 1, "s": {"a": 1, "b": 1}, "more": "x"}
+        assert rows_in(tmp_path, "n", "s", "more") == [old, old, new]
 
     async def test_a_column_that_clusters_the_target_is_dropped(self, tmp_path: Path) -> None:
         """Other writers refuse a table that is clustered by a column that it does not have."""
