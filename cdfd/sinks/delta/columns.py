@@ -17,6 +17,7 @@ from cdfd.delta.types.schema import ID, PHYSICAL_NAME, ColumnMappingMode, TableS
 from cdfd.delta.types.schema_merge import SOURCE, TYPE_CHANGES, merge, nullable
 from cdfd.delta.write.writing import check_appendable, compression, conditions
 from cdfd.errors import SchemaChangedError, SinkError
+from cdfd.model.columns import CHANGE_NAMES
 from cdfd.plan.shape.shape import Shape
 from cdfd.sinks.delta.conditions import check_conditions
 from cdfd.sinks.ledger.txn_state import TxnState
@@ -201,7 +202,7 @@ def with_earlier(table: Columns, rows: StructType) -> Columns:
     return columns_of_extended(table, StructType(tuple(fields)), "keep")
 
 
-def with_sources(rows: StructType, source: TableSchema, shape: Shape) -> StructType:
+def with_sources(rows: StructType, sources: Sequence[TableSchema | None], shape: Shape) -> StructType:
     """The columns of rows, each with its source in the field's metadata: the physical name of the column that it comes from.
 
     That name survives a rename, so a target that keeps it can follow renames and drops. A source without column mapping has the columns'
@@ -209,9 +210,16 @@ def with_sources(rows: StructType, source: TableSchema, shape: Shape) -> StructT
 
     Args:
         rows: their columns.
-        source: the schema of the version that the rows are of.
+        sources: the schemas of the source in which rows of the version are read: its own, and the earlier one of rows that it deletes. None:
+            it is not known. A name may be that of another column in the earlier one.
         shape: of the rows.
     """
+    names = [child.name for child in rows if child.name not in CHANGE_NAMES]
+    known = [source for source in sources if source is not None]
+    if not known:
+        return rows
+    matching = (source for source in known if names == list(shape.published(shape.select(source)).names))
+    source = next(matching, known[0])
     chosen = shape.columns_of(shape.select(source))
     # A mask replaces the values, and whatever is inside of them.
     published = {name.lower(): (child, mask is None) for child, name, mask in chosen}

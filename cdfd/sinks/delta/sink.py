@@ -9,7 +9,6 @@ import pyarrow as pa
 
 from cdfd.delta.types.schema import TableSchema, from_arrow
 from cdfd.errors import SinkError
-from cdfd.model.columns import CHANGE_NAMES
 from cdfd.model.control import Control
 from cdfd.model.position import Position
 from cdfd.model.version import Version
@@ -172,14 +171,6 @@ class DeltaDelivery(Adopting):
         target = self.sink.target
         with translate_errors("write the rows", target.uri):
             rows = from_arrow(schema)
-            if target.follows and (source := self._source_of(schema)) is not None:
-                rows = with_sources(rows, source, self.sink.shape)
+            if target.follows:
+                rows = with_sources(rows, (self._source, self._earlier), self.sink.shape)
             return target.merged(self._columns or self.sink.columns, rows)
-
-    def _source_of(self, schema: pa.Schema) -> TableSchema | None:
-        """The schema of the source that rows were read in. A name may be that of another column in rows that the version deletes."""
-        shape, names = self.sink.shape, [name for name in schema.names if name not in CHANGE_NAMES]
-        for source in filter(None, (self._source, self._earlier)):
-            if names == list(shape.published(shape.select(source)).names):
-                return source
-        return self._source

@@ -51,7 +51,7 @@ def test_new_table_has_a_mapping_if_it_follows_the_names_of_the_source(follow: b
 @pytest.mark.parametrize("masked", [False, True])
 def test_fields_of_a_masked_column_have_no_source(masked: bool) -> None:
     source = TableSchema(ROWS)
-    rows = with_sources(ROWS, source, Shape(masks=(("s", Mask("nullify")),) if masked else ()))
+    rows = with_sources(ROWS, (source, None), Shape(masks=(("s", Mask("nullify")),) if masked else ()))
     assert [child.metadata for child in rows] == [{SOURCE: name} for name in ("id", "s", "a", "m")]
     column = rows.fields[1].type
     assert isinstance(column, StructType)

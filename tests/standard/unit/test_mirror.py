@@ -29,6 +29,7 @@ from cdfd.errors import ExistsError, FencedError, SinkError, StorageError, Unsup
 from cdfd.log.log import DeltaLog
 from cdfd.model.columns import VersionColumns, change_schema, constant_type
 from cdfd.model.control import Control, Pause
+from cdfd.model.file_scan import FileScan
 from cdfd.model.plan import ChangePlan
 from cdfd.model.position import Position
 from cdfd.model.version import Version
@@ -1364,6 +1365,42 @@ class TestFollow:
         assert rows_in(tmp_path, renamed) == bag([(n, {"a": n, "z": "y" if n == 1 else "x"}) for n in (1, 2, 3)])
         await self.deliver(sink, 3, names, less, delete=[(2, {"z": "x"})], insert=[(4, {"z": None})])
         assert rows_in(tmp_path, less) == bag([(1, {"z": "y"}), (3, {"z": "x"}), (4, {"z": None})])
+
+    @pytest.mark.parametrize("nested", [False, True])
+    async def test_restore_behind_a_rename(self, tmp_path: Path, nested: bool) -> None:
+        """Deleted rows have the columns by the names before that version. They are compared, and are in the change feed."""
+
+        def schema(name: str) -> pa.Schema:
+            field = pa.field(name, pa.string())
+            other = pa.field("z", pa.int64())
+            columns = [pa.field("s", pa.struct([other, field]))] if nested else [other, field]
+            return pa.schema([pa.field("id", pa.int64()), *columns])
+
+        def row(name: str, value: str) -> Row:
+            return (1, {"z": 7, name: value}) if nested else (1, 7, value)
+
+        names = {"id": "p1", "s": "p2"} | {f"{'s.' if nested else ''}{name}": name[0] for name in ("old", "new", "z")}
+        names |= {f"{'s.' if nested else ''}new": "o"}
+        old, new = schema("old"), schema("new")
+        sink = await self.open(tmp_path, change_feed=True)
+        await self.deliver(sink, 0, names, old, insert=[row("old", "a"), row("old", "b")])
+        await self.deliver(
+            sink,
+            1,
+            names,
+            new,
+            delete=[row("new", "a"), row("new", "b")],
+            insert=[row("new", "c"), row("new", "d")],
+        )
+        scans = (FileScan("a", "delete", {}, 1, schema=self.source(new, names)),)
+        delivery = await sink.begin(at(2))
+        await delivery.start_version(Version(ChangePlan(2, 0, self.source(old, names), scans, "files"), "T"))
+        await delivery.write(change(2, "delete", [row("new", "c")], new))
+        await delivery.write(change(2, "insert", [row("old", "a")], old))
+        await delivery.commit(at(3))
+        assert rows_in(tmp_path, old) == bag([row("old", "a"), row("old", "d")])
+        changed = cdfd.changes(tmp_path, start=DeltaTable(tmp_path).version()).read_all().select(old.names)
+        assert bag(list(map(tuple, map(dict.values, changed.to_pylist())))) == bag([row("old", "c"), row("old", "a")])
 
     async def test_rows_that_are_compared(self, tmp_path: Path) -> None:
         """Rows with one key are compared by all columns, also if files have other names for them."""

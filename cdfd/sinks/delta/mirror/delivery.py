@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import pyarrow as pa
 
 from cdfd.delta.file_actions import removals, replacements
 from cdfd.delta.protocol import cdf_enabled
 from cdfd.delta.types.arrow_types import from_arrow
-from cdfd.delta.types.schema import TableSchema, to_arrow
+from cdfd.delta.types.datatypes import StructField, StructType, fields_in, map_fields
+from cdfd.delta.types.schema import TableSchema, column_id, to_arrow
 from cdfd.delta.types.schema_merge import merge, nullable
 from cdfd.errors import SchemaChangedError, SinkError
 from cdfd.model.columns import CHANGE_NAMES, CHANGE_TYPE, change_codes, change_schema
@@ -50,6 +52,7 @@ class MirrorDelivery(Adopting):
         self._rows_schema: pa.Schema | None = None
         self._schema: pa.Schema | None = None
         self._source: TableSchema | None = None
+        self._earlier: TableSchema | None = None
         self._net: NetChanges | None = None
         self._removes = False
         self._writer: MirrorWriter | None = None
@@ -62,7 +65,7 @@ class MirrorDelivery(Adopting):
         Raises:
             SnapshotNeededError: it does not.
         """
-        self._source = version.plan.schema
+        self._source, self._earlier = version.plan.schema, version.plan.earlier_schema
         change = version.schema_change
         if self._replaces or change is None or not self._mirror.columns.struct.fields:
             return
@@ -129,8 +132,8 @@ class MirrorDelivery(Adopting):
         struct = from_arrow(pa.schema([field for field in schema if field.name not in CHANGE_NAMES]))
         before = self._columns or self._mirror.columns
         target = self._mirror.target
-        if target.follows and self._source is not None:
-            struct = with_sources(struct, self._source, self._mirror.shape)
+        if target.follows:
+            struct = with_sources(struct, (self._source, self._earlier), self._mirror.shape)
         try:
             if not self._replaces and before.struct.fields:
                 merged = merge(before.struct, nullable(struct), follow=target.follows)
@@ -151,7 +154,7 @@ class MirrorDelivery(Adopting):
         self._rows_schema = schema
         if columns == self._columns:
             return
-        self._columns = columns
+        previous, self._columns = self._columns, columns
         self._schema = pa.schema([field for field in to_arrow(columns.struct) if not pa.types.is_null(field.type)])
         if self._replaces:
             # Rows that replace all others are not looked up, so their keys are not kept.
@@ -163,8 +166,13 @@ class MirrorDelivery(Adopting):
             return
         before, self._net = self._net, NetChanges(self._schema, self._key_in(self._schema), self._mirror.options.space)
         if before is not None:
+            assert previous is not None
+            fields = [field for field in _renamed(previous, columns) if not pa.types.is_null(field.type)]
             for batch in before.batches():
-                self._net.add(self._cast(batch))
+                arrays = [array.view(field.type) for array, field in zip(batch.columns, fields, strict=False)]
+                names = [field.name for field in fields] + list(CHANGE_NAMES)
+                arrays += [batch.column(name) for name in CHANGE_NAMES]
+                self._net.add(self._cast(pa.RecordBatch.from_arrays(arrays, names)))
 
     def _key_in(self, schema: pa.Schema) -> list[str]:
         """The columns of the key, as they are spelled in a schema."""
@@ -306,6 +314,19 @@ class MirrorDelivery(Adopting):
             hint = "Set `sink.on_missing_column: keep` to load the mirror again"
             return SinkError(reason, table=self._mirror.target.uri, hint=hint)
         return SnapshotNeededError(reason, table=self._mirror.target.uri)
+
+
+def _renamed(before: Columns, after: Columns) -> pa.Schema:
+    """The columns of rows by the names that the same columns have afterwards. Those that are gone have names of none."""
+    names = {column_id(child): child.name for child in fields_in(after.struct)}
+
+    def rename(child: StructField) -> StructField:
+        number = column_id(child)
+        return child if number is None else replace(child, name=names.get(number, f"\0{number}"))
+
+    struct = map_fields(before.struct, rename)
+    assert isinstance(struct, StructType)
+    return to_arrow(struct)
 
 
 def _remove(removal: Removal, now_ms: int) -> tuple[Vectors, Sequence[Action]]:
