@@ -37,6 +37,8 @@ class Merged:
     dropped: list[tuple[str, ...]] = field(default_factory=list)
     renamed: dict[str, str] = field(default_factory=dict)
     replaced: list[tuple[str, ...]] = field(default_factory=list)
+    by_name: bool = False
+    """Whether the table knows the source of no column of the rows: the source was replaced, and its columns are paired by name."""
 
 
 def nullable(struct: StructType) -> StructType:
@@ -58,6 +60,9 @@ def merge(table: StructType, rows: StructType, *, follow: bool = False, earlier:
         SchemaChangedError: a type changes to one that cannot hold the values of the one before, or a name is taken.
     """
     merged = Merged(table, follow, earlier)
+    merged.by_name = {child.metadata.get(SOURCE) for child in table}.isdisjoint(
+        child.metadata[SOURCE] for child in rows if SOURCE in child.metadata
+    )
     merged.struct = _struct(table, rows, (), merged)
     return merged
 
@@ -107,7 +112,7 @@ def _pairs(table: StructType, rows: StructType, path: tuple[str, ...], merged: M
         if merged.follow and source is not None and child.metadata.get(SOURCE, source) != source:
             merged.replaced.append((*path, child.name))
             # A source that gives up its column mapping has columns by their own names, and they are the same ones.
-            if source != other.name:
+            if source != other.name and not merged.by_name:
                 continue
         pairs[child.name] = left.pop(child.name.lower())
     return pairs

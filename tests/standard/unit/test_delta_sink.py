@@ -1114,9 +1114,13 @@ class TestFollow:
         assert clustering(tmp_path) == []
         assert rows_in(tmp_path, "m") == [{"m": 3}, *[{"m": None}] * 3]
 
-    async def test_a_source_that_gives_up_its_mapping_keeps_its_columns(self, tmp_path: Path) -> None:
+    @pytest.mark.parametrize("names", [{"n": "n", "day": "p2"}, {"n": "n", "day": "day"}, {"n": "p3", "day": "p4"}])
+    async def test_a_source_without_mapping_or_that_is_replaced_keeps_its_columns(
+        self, tmp_path: Path, names: dict[str, str]
+    ) -> None:
+        """CREATE OR REPLACE TABLE gives all columns other physical names."""
         await self.deliver(tmp_path, 0, {"n": "p1", "day": "p2"}, batch(n=[0], day=["x"]))
-        await self.deliver(tmp_path, 1, {"n": "n", "day": "day"}, batch(n=[1], day=["x"]))
+        await self.deliver(tmp_path, 1, names, batch(n=[1], day=["x"]))
         assert rows_in(tmp_path, "n", "day") == [{"n": 0, "day": "x"}, {"n": 1, "day": "x"}]
 
     async def test_a_partition_column_that_is_dropped_and_added_again(self, tmp_path: Path) -> None:
