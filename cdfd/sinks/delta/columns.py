@@ -99,7 +99,7 @@ def columns_of_new(rows: StructType, partition_by: Sequence[str], *, follow: boo
     struct = nullable(rows)
     kinds = {child.name: child.type for child in struct}
     for name in partition_by:
-        if name not in kinds or isinstance(kinds[name], StructType | ArrayType | MapType):
+        if name not in kinds or not _can_partition(kinds[name]):
             raise SinkError(
                 f"the rows have no column {name!r:.200} by which a table can be partitioned",
                 hint="Correct `sink.partition_by`",
@@ -111,13 +111,22 @@ def columns_of_new(rows: StructType, partition_by: Sequence[str], *, follow: boo
 def columns_of_replaced(table: Columns, rows: StructType, partition_by: Sequence[str]) -> Columns:
     """The columns of a table all of whose rows are replaced: those of the rows, with the rules that the table has for them.
 
+    Without `partition_by`, the table keeps its partition columns, as far as the rows have columns that can be some.
+
     Raises:
         SinkError: the rows have no column for `partition_by`.
     """
+    if not partition_by:
+        by_name = {child.name.lower(): child for child in rows if _can_partition(child.type)}
+        partition_by = [by_name[name.lower()].name for name in table.partition_by if name.lower() in by_name]
     columns = columns_of_new(rows, partition_by, follow=False)
     # A mapping stays, and no id is used twice.
     struct = _fields_with_rules(columns.struct, table.struct)
     return replace(table, struct=struct, partition_by=columns.partition_by).completed()
+
+
+def _can_partition(kind: DataType) -> bool:
+    return not isinstance(kind, StructType | ArrayType | MapType)
 
 
 def _fields_with_rules(rows: StructType, before: StructType) -> StructType:

@@ -965,6 +965,18 @@ class TestRules:
             for kind in (struct["type"], array["type"]["elementType"], by_key["type"]["valueType"])
         } == {(False, "inner")}
 
+    async def test_partitions_of_the_mirror_outlive_another_load_without_the_setting(self, tmp_path: Path) -> None:
+        sink = await open_sink(LocalStorage(tmp_path), partition_by=("v",))
+        await deliver(sink, 0, change(0, "insert", [(1, "a", 1), (2, "b", 2)]))
+        sink = await open_sink(LocalStorage(tmp_path))
+        await (await sink.begin(at(1))).commit(at(1, "snapshot"))
+        delivery = await sink.begin(at(1, "snapshot"))
+        await delivery.write(change(1, "insert", [(3, "c", 3)]))
+        await delivery.commit(at(2))
+        metadata = [action["metaData"] for entry in entries(tmp_path) for action in entry if "metaData" in action][-1]
+        assert metadata["partitionColumns"] == ["v"]
+        assert rows_in(tmp_path) == bag([(3, "c", 3.0)])
+
     @pytest.mark.parametrize("mapped", [False, True])
     async def test_columns_that_cluster_the_mirror_outlive_another_load(self, tmp_path: Path, mapped: bool) -> None:
         """With column mapping, all columns get other physical names. A column that the source has dropped clusters nothing any more."""
