@@ -17,7 +17,6 @@ from cdfd.delta.types.arrow_types import arrow_type
 from cdfd.delta.types.datatypes import Decimal, Foreign, Primitive
 from cdfd.runtime import compute as pc
 from cdfd.runtime.arrays import array_of, scalar_of, to_numpy
-from cdfd.scan.parquet.text import is_text
 
 Convert: TypeAlias = "Callable[[pa.Array[Any]], pa.Array[Any]]"
 
@@ -69,12 +68,13 @@ def _fits_decimal(source: Any, kind: Decimal) -> bool:
 
 def _is_castable(source: Any, target: Any) -> bool:
     """Whether a cast between these types, neither of which is a decimal, returns the same values or an error."""
+    is_text = pa.types.is_string(source) or pa.types.is_large_string(source) or pa.types.is_string_view(source)
     is_bytes = pa.types.is_binary(source) or pa.types.is_large_binary(source) or pa.types.is_binary_view(source)
     if pa.types.is_string(target):
         # Old writers leave out the annotation for text. The cast verifies that the bytes are UTF-8.
-        return is_text(source) or is_bytes
+        return bool(is_text or is_bytes)
     if pa.types.is_binary(target):
-        return is_text(source) or is_bytes or pa.types.is_fixed_size_binary(source)
+        return bool(is_text or is_bytes or pa.types.is_fixed_size_binary(source))
     if pa.types.is_integer(target):
         # From narrower integers, and from Parquet's INT32, the physical type of all narrower integers.
         return bool(pa.types.is_integer(source) and source.bit_width <= max(target.bit_width, 32))

@@ -8,7 +8,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from cdfd.scan.parquet.text import check_text
+from cdfd.errors import DataError
+from cdfd.scan.parquet import TEXT_HINT
 
 FOOTER_ITEMS = 200_000
 """Items of a list in a footer, at most: row groups or columns."""
@@ -43,7 +44,18 @@ class ArrowReader:
         expected = sum(self.metadata.row_group(group).num_rows for group in wanted)
         count = 0
         for batch in self._file.iter_batches(rows, row_groups=wanted, columns=list(columns), use_threads=use_threads):
-            check_text(batch)
+            # Arrow's reader takes any bytes for text, and numbers of any digits for decimals.
+            for name, column in zip(batch.schema.names, batch.columns, strict=True):
+                try:
+                    column.validate(full=True)
+                except pa.ArrowInvalid as error:
+                    if "Decimal" in str(error):
+                        raise DataError(
+                            f"column {name!r:.200} has a number of more digits than {column.type}"
+                        ) from None
+                    if "UTF8" in str(error):
+                        raise DataError(f"column {name!r:.200} has text that is not UTF-8", hint=TEXT_HINT) from None
+                    raise
             count += batch.num_rows
             if count > expected:
                 break

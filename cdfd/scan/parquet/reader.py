@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from cdfd.errors import DataError
 from cdfd.runtime import native
-from cdfd.scan.parquet import text
+from cdfd.scan.parquet import TEXT_HINT
 from cdfd.scan.parquet.statistics import ChunkStatistics, Decode, decoder
 from cdfd.storage.descriptors import name_of
 
@@ -227,7 +227,7 @@ def read(
                 raise
             yield batch
     except parquet.NotTextError as error:
-        raise DataError(str(error), hint=text.HINT) from None
+        raise DataError(str(error), hint=TEXT_HINT) from None
     except parquet.TooLargeError as error:
         raise DataError(str(error), hint=HINT) from None
 
