@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
@@ -22,6 +22,7 @@ _ORDERED_THEM_AS_BYTES = "parquet-cpp-arrow version 3."
 _DECIMAL_BYTES = 16
 """Bytes of a decimal of 38 digits."""
 
+_NUMBERS = {"INT32": "<i", "INT64": "<q", "FLOAT": "<f", "DOUBLE": "<d"}
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -54,75 +55,36 @@ def decoder(kind: Any, physical: str, created_by: str) -> Decode | None:
         physical: its type in Parquet.
         created_by: the writer, as the footer names it.
     """
-    number = _NUMBERS.get(physical)
-    if pa.types.is_decimal(kind):
+    form, is_decimal = _NUMBERS.get(physical), pa.types.is_decimal(kind)
+    is_text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
+    is_date, is_time = pa.types.is_date32(kind), pa.types.is_timestamp(kind) and kind.unit in ("us", "ms")
+    is_number = pa.types.is_signed_integer(kind) or pa.types.is_floating(kind)
+    if is_decimal:
         ordered = created_by.startswith(_ORDERS_DECIMALS) and not created_by.startswith(_ORDERED_THEM_AS_BYTES)
-        return _decimal(kind.scale, number) if ordered and physical != "BYTE_ARRAY" else None
-    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
-        return lambda data: data.decode("utf-8", "strict") if _is_text(data) else None
-    if number is None:
-        return None
-    if pa.types.is_signed_integer(kind) or pa.types.is_floating(kind):
-        return number
-    if pa.types.is_date32(kind):
-        return lambda data: _date(number(data))
-    if pa.types.is_timestamp(kind) and kind.unit in ("us", "ms"):
-        return lambda data: _time(number(data), kind)
-    return None
-
-
-def _unpack(form: str) -> Decode:
-    width = struct.calcsize(form)
-
-    def number(data: bytes) -> Any:
-        if len(data) != width:
+        if not ordered or physical == "BYTE_ARRAY":
             return None
-        (value,) = struct.unpack(form, data)
-        return None if isinstance(value, float) and math.isnan(value) else value
-
-    return number
-
-
-_NUMBERS: Mapping[str, Decode] = {
-    "INT32": _unpack("<i"),
-    "INT64": _unpack("<q"),
-    "FLOAT": _unpack("<f"),
-    "DOUBLE": _unpack("<d"),
-}
-
-
-def _decimal(scale: int, number: Decode | None) -> Decode:
-    def value(data: bytes) -> Decimal | None:
-        if number is not None:
-            unscaled = number(data)
-        else:
-            unscaled = int.from_bytes(data, "big", signed=True) if 1 <= len(data) <= _DECIMAL_BYTES else None
-        # From text, a decimal has all digits. Arithmetic would round it to 28.
-        return None if unscaled is None else Decimal(f"{unscaled}E{-scale}")
-
-    return value
-
-
-def _is_text(data: bytes) -> bool:
-    try:
-        data.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
-
-
-def _date(days: int | None) -> date | None:
-    try:
-        return None if days is None else date(1970, 1, 1) + timedelta(days)
-    except OverflowError:
+    elif not is_text and (form is None or not (is_date or is_time or is_number)):
         return None
 
-
-def _time(number: int | None, kind: Any) -> datetime | None:
-    try:
-        if number is None:
+    def decode(data: bytes) -> Any:
+        try:
+            if is_text:
+                return str(data, "utf-8")
+            if form is None and not 1 <= len(data) <= _DECIMAL_BYTES:
+                return None
+            value = int.from_bytes(data, "big", signed=True) if form is None else struct.unpack(form, data)[0]
+            if is_decimal:
+                # From text, a decimal has all digits. Arithmetic would round it to 28.
+                return Decimal(f"{value}E{-kind.scale}")
+            if is_date:
+                return date(1970, 1, 1) + timedelta(value)
+            if is_time:
+                moment = _EPOCH + (
+                    timedelta(microseconds=value) if kind.unit == "us" else timedelta(milliseconds=value)
+                )
+                return moment if kind.tz is not None else moment.replace(tzinfo=None)
+            return None if math.isnan(value) else value
+        except (struct.error, OverflowError, UnicodeDecodeError):
             return None
-        moment = _EPOCH + (timedelta(microseconds=number) if kind.unit == "us" else timedelta(milliseconds=number))
-    except OverflowError:
-        return None
-    return moment if kind.tz is not None else moment.replace(tzinfo=None)
+
+    return decode
