@@ -16,7 +16,7 @@ _CHARACTERS = 32
 """Longest prefix of a string in statistics."""
 _LAST_CHARACTER = "\U0010ffff"
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
-_FIRST_MS, _LAST_MS = -62_135_596_800_000, 253_402_300_799_999
+_FIRST_DAY, _LAST_DAY = -719_162, 2_932_896
 """The years 1 to 9999."""
 _SAMPLE = 1 << 16
 """Rows that tell whether the values of a column repeat. So many different numbers fill half of a dictionary."""
@@ -149,11 +149,14 @@ def _bound(raw: Any, kind: pa.DataType, *, upper: bool) -> int | str | None:
     if pa.types.is_integer(kind):
         return int(raw)
     if pa.types.is_date(kind):
-        return _format(raw * 86_400_000, "%Y-%m-%d")
+        return str(datetime.date(1970, 1, 1) + datetime.timedelta(raw)) if _FIRST_DAY <= raw <= _LAST_DAY else None
     if isinstance(kind, pa.TimestampType):
         # Parquet has milliseconds or microseconds.
         number = raw if kind.unit == "ms" else -(-raw // 1000) if upper else raw // 1000
-        return _format(number, "%Y-%m-%dT%H:%M:%S", fraction=True, zone="" if kind.tz is None else "Z")
+        if not _FIRST_DAY <= number // 86_400_000 <= _LAST_DAY:
+            return None
+        text = (_EPOCH + datetime.timedelta(milliseconds=number)).isoformat(timespec="milliseconds")
+        return text.removesuffix("+00:00") + ("" if kind.tz is None else "Z")
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         text, end = str(raw, "utf-8"), _CHARACTERS
         # Not longer than needed, and not above the whole text, or not below.
@@ -161,11 +164,3 @@ def _bound(raw: Any, kind: pa.DataType, *, upper: bool) -> int | str | None:
             end += 1
         return text if len(text) <= end else text[:end] + (_LAST_CHARACTER if upper else "")
     return None
-
-
-def _format(milliseconds: int, form: str, *, fraction: bool = False, zone: str = "") -> str | None:
-    if not _FIRST_MS <= milliseconds <= _LAST_MS:
-        return None
-    moment = _EPOCH + datetime.timedelta(milliseconds=milliseconds)
-    text = moment.strftime(form).rjust(len("2026-01-01") if form == "%Y-%m-%d" else len("2026-01-01T00:00:00"), "0")
-    return f"{text}.{moment.microsecond // 1000:03d}{zone}" if fraction else text
