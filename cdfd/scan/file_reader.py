@@ -142,4 +142,8 @@ def selection_of(scan: FileScan, files: TableFiles, metadata: Footer) -> RowSele
         last = None if vector is None else vector.max()
         if last is not None and last >= rows:
             raise DataError(f"the deletion vector hides row {last} of a file of {rows} rows")
-    return RowSelection(*vectors, scan.piece).reduce()
+    only, without = vectors
+    if only is not None and without is not None:
+        # A row group of which the vectors leave no row is not read.
+        only, without = only.difference(without), None
+    return RowSelection(only, without, scan.piece)

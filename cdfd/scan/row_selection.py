@@ -35,12 +35,6 @@ class RowSelection:
     piece: tuple[int, int] | None = None
     groups: frozenset[int] | None = None
 
-    def reduce(self) -> RowSelection:
-        """The same rows. Where two vectors leave none of a row group, it is not read."""
-        if self.only is None or self.without is None:
-            return self
-        return RowSelection(self.only.difference(self.without), None, self.piece)
-
     def row_groups(self, metadata: Footer) -> Iterator[tuple[int, int, int]]:
         """Row groups with at least one selected row: number, first row, number of rows."""
         groups = range(metadata.num_row_groups)
@@ -64,7 +58,7 @@ class RowSelection:
     def count_in(self, row: int, rows: int) -> int:
         """How many of `rows` rows from row `row` on are selected."""
         if self.only is not None:
-            return (self.only if self.without is None else self.only.difference(self.without)).count(row, rows)
+            return self.only.count(row, rows)
         return rows - (0 if self.without is None else self.without.count(row, rows))
 
     def mask(self, first_row: int, count: int) -> npt.NDArray[np.bool_] | None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterable
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -11,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from cdfd.delta.roaring import RowSet
+from cdfd.scan.file_reader import selection_of
 from cdfd.scan.row_selection import RowSelection
 
 
@@ -20,17 +23,24 @@ def footer(groups: int, rows: int) -> pq.FileMetaData:
     return pq.read_metadata(io.BytesIO(sink.getvalue()))
 
 
+def selection(only: RowSet | None, without: RowSet | None, metadata: pq.FileMetaData) -> RowSelection:
+    files: Any = SimpleNamespace(vector_rows=lambda vector, _: vector)
+    scan: Any = SimpleNamespace(only=only, without=without, piece=None, num_records=None)
+    return selection_of(scan, files, metadata)
+
+
 def test_a_row_group_whose_rows_are_in_both_vectors_is_not_read() -> None:
     metadata, old, new = footer(3, 10), RowSet.of([1, 12, 25]), RowSet.of([1, 2, 12, 13])
-    assert list(RowSelection(old, new).reduce().row_groups(metadata)) == [(2, 20, 10)]
-    assert list(RowSelection(old, old).reduce().row_groups(metadata)) == []
+    assert list(selection(old, new, metadata).row_groups(metadata)) == [(2, 20, 10)]
+    assert list(selection(old, old, metadata).row_groups(metadata)) == []
 
 
-def test_a_reduced_selection_has_the_same_rows() -> None:
+def test_a_selection_has_the_rows_of_one_vector_that_are_not_in_the_other_one() -> None:
+    metadata, batch = footer(3, 10), pa.record_batch({"id": range(30)})
     old, new = RowSet.of([1, 12, 25]), RowSet.of([1, 2, 12, 13])
-    for selection in (RowSelection(old, new), RowSelection(old), RowSelection(None, new), RowSelection()):
-        batch = pa.record_batch({"id": range(30)})
-        assert selection.reduce().filter(batch, 0).equals(selection.filter(batch, 0))
+    for only, without in ((old, new), (old, None), (None, new), (None, None)):
+        expected = RowSelection(only, without).filter(batch, 0)
+        assert selection(only, without, metadata).filter(batch, 0).equals(expected)
 
 
 @pytest.mark.parametrize(("first", "count"), [(0, 400), (100, 250), (399, 1)])
