@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate, groupby, repeat
@@ -120,18 +121,13 @@ class JoinedImages:
                 if self.kept.reserve(sum(map(len, codes))):
                     self._codes = codes
             except READ_ERRORS:
-                paired = all(map(self._is_paired, self.scans))
+                for scan in self.scans:
+                    with suppress(CdfdError):
+                        order = read_image_order(scan, self.files, self.key)
+                        self.moves, paired = self.moves or order.moves, paired and order.paired
         finally:
             self.paired.set_result(paired)
         yield from ()
-
-    def _is_paired(self, scan: FileScan) -> bool:
-        try:
-            order = read_image_order(scan, self.files, self.key)
-        except CdfdError:
-            return True
-        self.moves = self.moves or order.moves
-        return order.paired
 
     def early(
         self, schema: TableSchema, batch_rows: int, budget: MemoryBudget, *, pairs: bool
