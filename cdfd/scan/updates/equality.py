@@ -62,15 +62,13 @@ def hashes(columns: Sequence[Column], rows: int) -> npt.NDArray[np.uint64]:
     """A hash of each row's key, the same in any process: equal keys have equal hashes."""
     total = np.zeros(rows, np.uint64)
     for column in columns:
-        total = _mix(total ^ _hash(to_plain(column)))
+        plain = to_plain(column)
+        total = _mix(total ^ _hash(plain.combine_chunks() if isinstance(plain, pa.ChunkedArray) else plain))
     return total
 
 
 def _hash(column: Column) -> npt.NDArray[np.uint64]:
     kind = column.type
-    if pa.types.is_dictionary(kind) or isinstance(column, pa.ChunkedArray):
-        column = to_plain(column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column)
-        kind = column.type
     if pa.types.is_string(kind) or pa.types.is_binary(kind) or pa.types.is_decimal(kind):
         texts = column.cast(pa.string()) if pa.types.is_decimal(kind) else column
         numbers = _hash_of_bytes(texts.cast(pa.large_binary()))
@@ -129,8 +127,6 @@ def _column(column: Column, *, key: bool) -> Integers:
 
 def _nested_codes(column: Column, *, key: bool) -> Integers:
     array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-    if isinstance(array, pa.ChunkedArray):
-        array = pa.concat_arrays(array.chunks)
     if pa.types.is_struct(array.type):
         # Fields of a null struct are null here, whatever is stored below it.
         children = [_column(child, key=key) for child in array.flatten()]
