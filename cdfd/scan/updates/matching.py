@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -51,14 +50,6 @@ class Matched:
         order = np.argsort(after, kind="stable")
         inserts = np.flatnonzero(inserted)
         return cls(np.flatnonzero(deleted), before[order], after[order], inserts, _NO_ROWS, _NO_ROWS)
-
-    @classmethod
-    def of_images(cls, gone: Mask, come: Mask, images: KeyedImages) -> Matched:
-        """From the rows of both sides that did not only move, and the images of updates among them."""
-        before, after, left, came = images
-        gone[before] = gone[left] = False
-        come[after] = come[came] = False
-        return cls(np.flatnonzero(gone), before, after, np.flatnonzero(come), left, came)
 
 
 def match(left: Integers, right: Integers, *, unique: bool = False) -> tuple[Integers, Integers]:
@@ -147,47 +138,51 @@ def by_row_id(
     return gone, come, before[~moved], after[~moved]
 
 
-class KeyedImages(NamedTuple):
-    """Images of updates by key, as positions among the removed and the added rows. The images that are left are deletes and inserts.
-
-    Attributes:
-        before, after: images of one key, in pairs, in ascending order of `after`.
-        left, came: images of updates that move a row to another key, in pairs. No key is both left and reached.
-    """
-
-    before: Integers
-    after: Integers
-    left: Integers
-    came: Integers
-
-
 def images_by_key(
-    removed: Integers, added: Integers, before: Integers, after: Integers, lone: tuple[Integers, Integers]
-) -> KeyedImages:
-    """Pair the images of updates by their keys.
+    removed: pa.Table,
+    added: pa.Table,
+    key: Sequence[str],
+    sides: tuple[Mask, Mask],
+    before: Integers,
+    after: Integers,
+    lone: tuple[Integers, Integers] = (_NO_ROWS, _NO_ROWS),
+) -> Matched:
+    """Pair the images of updates by their keys. The images that are left are deletes and inserts.
 
     A consumer that keeps the last change of each key sees a chain of moved rows, such as 1 to 2 and 2 to 3, as a deleted row 1, an updated
-    row 2 and an inserted row 3.
+    row 2 and an inserted row 3: no key is both left and reached.
 
     Args:
-        removed, added: codes of the keys of all rows of each side; equal for equal keys.
+        removed, added: all rows of each side.
+        key: columns of the rows.
+        sides: which rows of each side did not only move.
         before, after: pre-images and post-images that are known to belong to one update each.
         lone: other pre-images and post-images.
     """
-    stays = removed[before] == added[after]
-    old, new = np.concatenate([before[~stays], lone[0]]), np.concatenate([after[~stays], lone[1]])
-    most = int(max(removed[old].max(initial=-1), added[new].max(initial=-1))) + 1
-    # Keys that repeat are not unique: nothing says which of their images belong together.
-    leaving, coming = np.bincount(removed[old], minlength=most), np.bincount(added[new], minlength=most)
-    once = (leaving == 1) & (coming == 1)
-    mine, theirs = old[once[removed[old]]], new[once[added[new]]]
-    mine, theirs = mine[np.argsort(removed[mine])], theirs[np.argsort(added[theirs])]
-    paired_before, paired_after = np.concatenate([before[stays], mine]), np.concatenate([after[stays], theirs])
-    order = np.argsort(paired_after, kind="stable")
-    left, came = before[~stays], after[~stays]
-    both = (leaving > 0) & (coming > 0)
-    apart = both[removed[left]] | both[added[came]]
-    return KeyedImages(paired_before[order], paired_after[order], left[~apart], came[~apart])
+    left, came = _NO_ROWS, _NO_ROWS
+    if any(map(len, lone)) or not equal_rows(removed, before, added, after, key).all():
+        both = pa.concat_tables([removed.select(key), added.select(key)])
+        keys = codes(both.columns, both.num_rows, key=True)
+        olds, news = keys[: removed.num_rows], keys[removed.num_rows :]
+        stays = olds[before] == news[after]
+        left, came = before[~stays], after[~stays]
+        old, new = np.concatenate([left, lone[0]]), np.concatenate([came, lone[1]])
+        most = int(max(olds[old].max(initial=-1), news[new].max(initial=-1))) + 1
+        # Keys that repeat are not unique: nothing says which of their images belong together.
+        leaving, coming = np.bincount(olds[old], minlength=most), np.bincount(news[new], minlength=most)
+        once = (leaving == 1) & (coming == 1)
+        mine, theirs = old[once[olds[old]]], new[once[news[new]]]
+        mine, theirs = mine[np.argsort(olds[mine])], theirs[np.argsort(news[theirs])]
+        before, after = np.concatenate([before[stays], mine]), np.concatenate([after[stays], theirs])
+        order = np.argsort(after, kind="stable")
+        before, after = before[order], after[order]
+        occupied = (leaving > 0) & (coming > 0)
+        apart = occupied[olds[left]] | occupied[news[came]]
+        left, came = left[~apart], came[~apart]
+    gone, come = sides
+    gone[before] = gone[left] = False
+    come[after] = come[came] = False
+    return Matched(np.flatnonzero(gone), before, after, np.flatnonzero(come), left, came)
 
 
 def equal_rows(

@@ -41,8 +41,8 @@ from cdfd.scan.image_order import DELETE, INSERT, LONE_IMAGE, POST_IMAGE, PRE_IM
 from cdfd.scan.read import ScanReader, scan_errors
 from cdfd.scan.row_selection import RowSelection
 from cdfd.scan.table_files import TableFiles
-from cdfd.scan.updates.equality import Integers, codes, dense, hashes
-from cdfd.scan.updates.matching import KeyedImages, Matched, by_key, by_row_id, equal_rows, images_by_key
+from cdfd.scan.updates.equality import Integers, dense, hashes
+from cdfd.scan.updates.matching import Matched, by_key, by_row_id, equal_rows, images_by_key
 from cdfd.scan.updates.row_id_runs import RUNS, RepeatedRowId, add_rows, bucket_of, not_moved, runs_of, within_bucket
 from cdfd.scan.updates.row_ids import HINT, ROW_ID, ROW_ID_FIELDS, ROW_VERSION, FileRowIds
 from cdfd.scan.updates.spill import Buckets, SpillSpace
@@ -172,7 +172,7 @@ class RefinedVersion:
         if not key:
             return Matched.of(gone, come, before, after)
         if whole:
-            return Matched.of_images(gone, come, _images_by_key(removed, added, key, before, after))
+            return images_by_key(removed, added, key, (gone, come), before, after)
         # A row may get a key that another bucket frees: all deletes come first.
         stays = equal_rows(removed, before, added, after, key)
         return Matched.of(gone, come, before[stays], after[stays])
@@ -191,8 +191,8 @@ class RefinedVersion:
             # An update has both. So the only ones belong together, wherever the writer put them.
             before, after = np.concatenate([before, lone[0]]), np.concatenate([after, lone[1]])
             lone = lone[0][:0], lone[1][:0]
-        gone, come = (np.ones(len(side), np.bool_) for side in pairs)
-        return Matched.of_images(gone, come, _images_by_key(removed, added, key, before, after, lone))
+        sides = np.ones(len(pairs[0]), np.bool_), np.ones(len(pairs[1]), np.bool_)
+        return images_by_key(removed, added, key, sides, before, after, lone)
 
     def _key_names(self) -> tuple[str, ...]:
         columns = (self._read_schema().find((name,)) for name in self.refinement.key)
@@ -339,21 +339,3 @@ def _read_row_ids(
                 kept = selection.mask(first, len(ids))
                 yield (rows, ids, versions) if kept is None else (rows[kept], ids[kept], versions[kept])
                 first += len(ids)
-
-
-def _images_by_key(
-    removed: pa.Table,
-    added: pa.Table,
-    key: Sequence[str],
-    before: Integers,
-    after: Integers,
-    lone: tuple[Integers, Integers] | None = None,
-) -> KeyedImages:
-    nothing = np.zeros(0, np.int64)
-    if lone is None or not any(map(len, lone)):
-        if equal_rows(removed, before, added, after, key).all():
-            return KeyedImages(before, after, nothing, nothing)
-        lone = nothing, nothing
-    both = pa.concat_tables([removed.select(key), added.select(key)])
-    keys = codes(both.columns, both.num_rows, key=True)
-    return images_by_key(keys[: removed.num_rows], keys[removed.num_rows :], before, after, lone)
