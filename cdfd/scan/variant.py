@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from array import array as compact_array
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -76,7 +76,7 @@ def _whole(metadata: pa.Array, value: pa.Array | None, decoded: _Texts) -> pa.Ar
     different, which = np.unique(pairs, return_inverse=True)
     encoded = _Values(values.dictionary)
     names = functools.lru_cache(1)(lambda number: Names(dictionaries.dictionary[number].as_py()))
-    for pair in _iterate(array_of(different)):
+    for pair in map(int, different):
         dictionary, number = divmod(pair, count)
         data = encoded[number]
         decoded.writer(names(dictionary)).value(data, (0, len(data)), 0)
@@ -88,18 +88,13 @@ def _unshred(array: pa.Array, metadata: pa.Array, decoded: _Texts) -> pa.Array:
     """Texts of shredded variants ("Reconstructing a Shredded Variant")."""
     group = _group(array, 0)
     names = functools.lru_cache(_NAMES_KEPT)(Names)
-    for row, data in enumerate(_iterate(_binary(metadata))):
-        writer = decoded.writer(names(data))
+    dictionaries = _Values(_binary(metadata))
+    for row in range(len(metadata)):
+        writer = decoded.writer(names(dictionaries[row]))
         if not group.write(writer, row, 0):
             writer.text += b"null"
         decoded.end()
     return decoded.spread(np.arange(len(metadata)))
-
-
-def _iterate(array: pa.Array) -> Iterator[Any]:
-    """The values as Python objects, few at a time."""
-    for start in range(0, len(array), _WINDOW_ROWS):
-        yield from array.slice(start, _WINDOW_ROWS).to_pylist()
 
 
 class _Values:
