@@ -138,14 +138,9 @@ class RecordFormat:
 
 def record_format(choice: str | FormatChoice) -> RecordFormat:
     """The format of that name, or of an envelope and an encoding."""
-    if isinstance(choice, FormatChoice):
-        return format_of(choice)
-    made: RecordFormat = RECORD_FORMATS.load(choice)
-    return made
-
-
-def format_of(choice: FormatChoice) -> RecordFormat:
-    """The format of an envelope and an encoding."""
+    if isinstance(choice, str):
+        named: RecordFormat = RECORD_FORMATS.load(choice)
+        return named
     if choice.encoding == "arrow":
         return RecordFormat(_arrow)
     schemas = _SCHEMAS.get(choice.encoding)
@@ -225,8 +220,8 @@ CHOICES: Final[Mapping[str, FormatChoice]] = {
 }
 """Words for an envelope and an encoding."""
 
-FLAT = format_of(CHOICES["flat"])
-DEBEZIUM = format_of(CHOICES["debezium"])
-CLOUDEVENTS = format_of(CHOICES["cloudevents"])
-AVRO = format_of(CHOICES["avro"])
-ARROW = format_of(CHOICES["arrow"])
+FLAT = record_format(CHOICES["flat"])
+DEBEZIUM = record_format(CHOICES["debezium"])
+CLOUDEVENTS = record_format(CHOICES["cloudevents"])
+AVRO = record_format(CHOICES["avro"])
+ARROW = record_format(CHOICES["arrow"])

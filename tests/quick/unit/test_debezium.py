@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from cdfd import __version__
 from cdfd.encode.debezium import DebeziumEncoder
-from cdfd.encode.formats import EncoderOptions, FormatChoice, format_of
+from cdfd.encode.formats import EncoderOptions, FormatChoice, record_format
 from cdfd.encode.json import JsonEncoding
 from cdfd.encode.records import Origin, SnapshotPart
 from cdfd.encode.values import Rules
@@ -128,7 +128,7 @@ def test_values_are_the_lines(changes: list[tuple[str, int]]) -> None:
     """Their wrapping has the constants of the envelope."""
     rows = change_rows(changes)
     options = EncoderOptions(Origin("shop", 'or"ders', "table-id", "shop.orders"))
-    (records,) = format_of(FormatChoice("debezium")).encoder(options).encode(rows)
+    (records,) = record_format(FormatChoice("debezium")).encoder(options).encode(rows)
     assert b"".join(value + b"\n" for value in records.whole_values if value) == encoder().lines(rows).to_pybytes()
     assert not changes or b'"ts_ns":' in records.value_wrapping[1] or len({version for _, version in changes}) > 1
 
@@ -204,7 +204,7 @@ def test_headers_of_a_changed_key_are_the_other_key_without_its_schema() -> None
     """Kafka Connect's default converter of headers fails at a key with a schema."""
     options = EncoderOptions(Origin("shop", "orders", "table-id", "shop.orders"), key=("id",))
     (records,) = (
-        format_of(FormatChoice("debezium", "connect_json"))
+        record_format(FormatChoice("debezium", "connect_json"))
         .encoder(options)
         .encode(change_rows([("update_preimage", 1), ("update_postimage", 1)]))
     )
@@ -239,10 +239,10 @@ def test_events_are_the_same_in_every_encoding(changes: list[tuple[str, int]], t
     options = EncoderOptions(
         Origin("shop", 'or"ders', "table-id", "shop.orders"), registration=known.registration, transactions=transactions
     )
-    (plain,) = format_of(FormatChoice("debezium")).encoder(options).encode(rows)
-    (avro,) = format_of(FormatChoice("debezium", "avro")).encoder(options).encode(rows)
-    (connect,) = format_of(FormatChoice("debezium", "connect_json")).encoder(options).encode(rows)
-    (validated,) = format_of(FormatChoice("debezium", "json_schema")).encoder(options).encode(rows)
+    (plain,) = record_format(FormatChoice("debezium")).encoder(options).encode(rows)
+    (avro,) = record_format(FormatChoice("debezium", "avro")).encoder(options).encode(rows)
+    (connect,) = record_format(FormatChoice("debezium", "connect_json")).encoder(options).encode(rows)
+    (validated,) = record_format(FormatChoice("debezium", "json_schema")).encoder(options).encode(rows)
     events = [json.loads(value) for value in plain.whole_values]
     schemas = [schema for _, schema in known.subjects]
     writer = fastavro.parse_schema(json.loads(schemas[0]))
@@ -261,7 +261,7 @@ def test_an_event_in_protobuf() -> None:
         Origin("shop", "orders", "table-id", "shop.orders"), registration=known.registration, transactions=True
     )
     rows = change_rows([("update_preimage", 4), ("update_postimage", 4), ("delete", 5)])
-    (records,) = format_of(FormatChoice("debezium", "protobuf")).encoder(options).encode(rows)
+    (records,) = record_format(FormatChoice("debezium", "protobuf")).encoder(options).encode(rows)
     update, delete = (parse(known.subjects[0][1], value[6:]) for value in records.values.to_pylist())
     assert (update.op, update.before.id, update.after.id, update.after.note) == ("u", 0, 1, 'row "1"')
     assert (update.before.HasField("note"), update.source.sequence, update.source.txId) == (False, '["4","1"]', 4)
