@@ -53,7 +53,7 @@ class CloudEventAttributes:
         self._content_type = content_type
 
     def __call__(self, rows: KeyedRows, layout: Layout | None, snapshot: bool) -> tuple[Headers, HeaderColumns]:
-        """Headers of rows, as `row_records.Attributes` says. `DataError` where a time is beyond the year 9999."""
+        """Headers of rows, as they are laid out (None: a record each). `DataError` where a time is beyond the year 9999."""
         headers: Headers = self._constant
         columns: HeaderColumns = (self._ids(rows.batch, layout, snapshot),)
         kinds = rows.codes

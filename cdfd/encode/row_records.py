@@ -1,18 +1,15 @@
 """Records with a row each: the envelopes flat and cloudevents."""
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import pyarrow as pa
 
+from cdfd.encode.cloudevents import CloudEventAttributes
 from cdfd.encode.encoding import EncodedRows
 from cdfd.encode.headers import RowHeaders
 from cdfd.encode.images import KeyedRows
-from cdfd.encode.records import BARE, HeaderColumns, Headers, Layout, Records, SnapshotPart, with_tombstones
+from cdfd.encode.records import BARE, Layout, Records, SnapshotPart, with_tombstones
 from cdfd.scan.image_order import DELETE
-
-Attributes = Callable[[KeyedRows, Layout | None, bool], tuple[Headers, HeaderColumns]]
-"""Headers that a format gives its records: of rows, as they are laid out (None: a record each), and whether they are a snapshot's."""
 
 
 class RowRecords:
@@ -22,7 +19,7 @@ class RowRecords:
         values: makes values of rows.
         keys: makes keys of rows; None for none, and then there are no tombstones either.
         tombstones: whether a delete is followed by a record without a value.
-        attributes: headers of the format.
+        attributes: of cloudevents.
         headers: makes headers of rows.
     """
 
@@ -32,7 +29,7 @@ class RowRecords:
         keys: EncodedRows | None,
         *,
         tombstones: bool,
-        attributes: Attributes | None,
+        attributes: CloudEventAttributes | None,
         headers: RowHeaders,
     ) -> None:
         self._values = values
