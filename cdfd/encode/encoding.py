@@ -58,12 +58,7 @@ class EncodedRows:
 
     def __call__(self, batch: pa.RecordBatch) -> pa.Array:
         """One text per row, without its wrapping. Raises what the encoding and `key_columns` do."""
-        shape = self.shape(batch.schema)
-        values = [batch.column(number) for number in self._columns]
-        return self.encoding.values(Payload(shape, values, batch.num_rows))
-
-    def shape(self, schema: pa.Schema) -> Shape:
-        """The shape of rows with this schema; the same object for the same schema. Raises what `key_columns` does."""
+        schema = batch.schema
         if self._schema is None or schema != self._schema:
             self._columns = list(range(len(schema))) if self._key is None else key_columns(schema, self._key)
             table = len(schema) - len(CHANGE_NAMES) * (schema.names[-len(CHANGE_NAMES) :] == CHANGE_NAMES)
@@ -71,7 +66,8 @@ class EncodedRows:
             columns = ((number, schema.field(number)) for number in self._columns)
             fields = (ShapeField(field.name, field.type, number < table) for number, field in columns)
             self._schema, self._shape = schema, Shape(self._name, tuple(fields))
-        return self._shape
+        values = [batch.column(number) for number in self._columns]
+        return self.encoding.values(Payload(self._shape, values, batch.num_rows))
 
 
 def key_columns(schema: pa.Schema, names: Sequence[str], setting: str = "key") -> list[int]:

@@ -71,10 +71,12 @@ class BatchEncoder:
     def __init__(
         self, make: Callable[[Shape], SchemaFormat], schema: pa.Schema, name: str = "shop.orders.Value"
     ) -> None:
-        self._rows = EncodedRows(NoEncoding(), name)
-        self.format = make(self._rows.shape(schema))
+        self._encoding = NoEncoding()
+        self._rows = EncodedRows(self._encoding, name)
+        self._rows(pa.RecordBatch.from_arrays([pa.nulls(0, kind) for kind in schema.types], schema=schema))
+        self.format = make(self._encoding.payload.shape)
         self.schema = self.format.schema
 
     def rows(self, batch: pa.RecordBatch) -> Any:
-        shape = self._rows.shape(batch.schema)
-        return self.format.writer.rows(Payload(shape, batch.columns, batch.num_rows), self.format.fields)
+        self._rows(batch)
+        return self.format.writer.rows(self._encoding.payload, self.format.fields)
