@@ -34,8 +34,6 @@ from pyarrow import types
 from cdfd.encode.payload import Shape
 from cdfd.errors import UnsupportedError
 
-Primitive = Literal["boolean", "int8", "int16", "int32", "int64", "float32", "float64", "string", "bytes", "null"]
-
 DECIMAL: Final = "org.apache.kafka.connect.data.Decimal"
 MICRO_TIMESTAMP: Final = "io.debezium.time.MicroTimestamp"
 ZONED_TIMESTAMP: Final = "io.debezium.time.ZonedTimestamp"
@@ -143,7 +141,7 @@ LISTS: Final = (
     *(types.is_list, types.is_large_list, types.is_fixed_size_list),
     *(types.is_list_view, types.is_large_list_view),
 )
-_PRIMITIVES: Final[tuple[tuple[Callable[[pa.DataType], bool], Primitive], ...]] = (
+_PRIMITIVES: Final[tuple[tuple[Callable[[pa.DataType], bool], str], ...]] = (
     (types.is_int64, "int64"),
     (types.is_int32, "int32"),
     *((matches, "string") for matches in STRINGS),

@@ -35,8 +35,6 @@ JOINED_BYTES = 2 << 20
 JOINED_FILES = 256
 """Files that are joined, at most."""
 
-Types = Callable[[int, int], pa.Array]
-
 
 class PlannedScan(NamedTuple):
     """A scan, and the plan that it belongs to."""
@@ -180,7 +178,7 @@ class JoinedFiles(NamedTuple):
         return cls(together, scans)
 
     def batches(
-        self, schema: TableSchema, files: TableFiles, batch_rows: int, types: Types
+        self, schema: TableSchema, files: TableFiles, batch_rows: int, types: Callable[[int, int], pa.Array]
     ) -> Iterator[pa.RecordBatch]:
         """Their rows in order. `types` returns the change types of so many rows from a row on. Raises what `read_joined` does."""
         together, row = self.together, 0
