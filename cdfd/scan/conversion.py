@@ -23,19 +23,12 @@ Convert: TypeAlias = "Callable[[pa.Array[Any]], pa.Array[Any]]"
 _MAX_DECIMAL_BYTES = 16
 
 
-def identity(array: pa.Array[Any]) -> pa.Array[Any]:
-    """The array itself."""
-    return array
-
-
 def conversion(source: Any, kind: Primitive | Decimal | Foreign) -> Convert | None:
-    """The function that converts values of an Arrow type to a primitive table type; None if there is no safe conversion.
+    """The function that converts values of another Arrow type to a primitive table type; None if there is no safe conversion.
 
     The function raises `pa.ArrowInvalid` for a value that the table's type cannot hold.
     """
     target: Any = arrow_type(kind)
-    if source == target:
-        return identity
     if isinstance(kind, Decimal):
         if pa.types.is_fixed_size_binary(source) and 1 <= source.byte_width <= _MAX_DECIMAL_BYTES:
             return lambda array: _unscale(array, source.byte_width, kind.scale).cast(target)

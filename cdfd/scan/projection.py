@@ -22,7 +22,7 @@ from cdfd.model.columns import CHANGE_COLUMNS, CHANGE_TYPE
 from cdfd.runtime import compute as pc
 from cdfd.runtime.arrays import scalar_of
 from cdfd.scan.batch_budget import BatchBudget, null_bits, text_bytes
-from cdfd.scan.conversion import conversion, identity
+from cdfd.scan.conversion import conversion
 
 Array: TypeAlias = "pa.Array[Any]"
 Convert: TypeAlias = "Callable[[Array, BatchBudget], Array]"
@@ -269,8 +269,10 @@ class _Resolver:
                 from cdfd.scan import variant
 
                 return lambda array, budget: pa.ExtensionArray.from_storage(pa.json_(), variant.to_json(array, budget))
+        elif source == target:
+            convert = _unchanged
         elif (cast := conversion(source, kind)) is not None:
-            convert = _unchanged if cast is identity else _charged(cast, target)
+            convert = _charged(cast, target)
         if convert is None:
             raise DataError(
                 f"column {_path_text(path)}: file has {source!s:.200}, table says {kind!s:.200}",

@@ -27,7 +27,6 @@ from cdfd.delta.types.schema import (
 from cdfd.errors import ConfigError, DataError, LogError
 from cdfd.scan import batch_budget, variant
 from cdfd.scan.batch_budget import BatchBudget
-from cdfd.scan.conversion import conversion, identity
 from cdfd.scan.projection import PartitionValues, Projection
 
 LONG, STRING, INTEGER = Primitive("long"), Primitive("string"), Primitive("integer")
@@ -468,7 +467,3 @@ def test_wider_integers_have_the_same_values(source: pa.DataType, data: st.DataO
     limit = 2 ** (np.dtype(source.to_pandas_dtype()).itemsize * 8 - 1)
     column = data.draw(st.lists(st.none() | st.integers(-limit, limit - 1), max_size=5))
     assert read_as(LONG, pa.array(column, source)).to_pylist() == column
-
-
-def test_the_same_type_is_the_same_array() -> None:
-    assert conversion(pa.int64(), LONG) is identity
