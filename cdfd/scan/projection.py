@@ -78,11 +78,13 @@ class Projection:
             )
         resolver = _Resolver(schema.mapping)
         fields = list(file_schema)
-        index = _FieldIndex.of(fields, schema.mapping)
         partitions = set(schema.partition_columns)
+        stored = [child for child in schema.struct if child.name not in partitions]
+        places = _find_fields(stored, fields, schema.mapping, ())
+        positions = {child.name: place for child, place in zip(stored, places, strict=True)}
         sources = []
         for child in schema.struct:
-            position = None if child.name in partitions else index.find(child, (child.name,))
+            position = positions.get(child.name)
             field = None if position is None else fields[position]
             convert = _unchanged if field is None else resolver.convert(child.type, field.type, (child.name,))
             kind = arrow_type(child.type)
@@ -201,45 +203,35 @@ class _Source:
 Path: TypeAlias = tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class _FieldIndex:
-    """The fields of one struct of the file, by id or by name."""
+def _find_fields(
+    children: Iterable[StructField], fields: Sequence[pa.Field[Any]], mode: ColumnMappingMode, path: Path
+) -> list[int | None]:
+    """For each field of a struct of the table, its position in the file; None if the file does not have it.
 
-    mode: ColumnMappingMode
-    exact: Mapping[str | int, list[int]]
-    folded: Mapping[str, list[int]]
-
-    @classmethod
-    def of(cls, fields: Sequence[pa.Field[Any]], mode: ColumnMappingMode) -> _FieldIndex:
-        exact: dict[str | int, list[int]] = {}
-        folded: dict[str, list[int]] = {}
-        for position, field in enumerate(fields):
-            if mode is ColumnMappingMode.ID:
-                if (number := _field_id(field)) is not None:
-                    exact.setdefault(number, []).append(position)
-            else:
-                exact.setdefault(field.name, []).append(position)
-                folded.setdefault(field.name.lower(), []).append(position)
-        return cls(mode, exact, folded)
-
-    def find(self, child: StructField, path: Path) -> int | None:
-        """Position in the file of a field of the table; None if the file does not have it.
-
-        An exact name wins; else case is ignored, as in Spark.
-        """
-        if self.mode is ColumnMappingMode.ID:
-            key: str | int | None = column_id(child)
-            if key is None:
-                raise LogError(f"column {_path_text(path)} has no id, and the table finds its columns by id")
-            matches = self.exact.get(key, [])
+    An exact name wins; else case is ignored, as in Spark.
+    """
+    exact: dict[str | int | None, list[int]] = {}
+    folded: dict[str, list[int]] = {}
+    for position, field in enumerate(fields):
+        exact.setdefault(_field_id(field) if mode is ColumnMappingMode.ID else field.name, []).append(position)
+        folded.setdefault(field.name.lower(), []).append(position)
+    positions = []
+    for child in children:
+        if mode is ColumnMappingMode.ID:
+            number = column_id(child)
+            if number is None:
+                raise LogError(
+                    f"column {_path_text((*path, child.name))} has no id, and the table finds its columns by id"
+                )
+            matches = exact.get(number, [])
         else:
-            key = physical_name(child, self.mode)
-            matches = self.exact.get(key) or self.folded.get(key.lower(), [])
+            name = physical_name(child, mode)
+            matches = exact.get(name) or folded.get(name.lower(), [])
         if len(matches) > 1:
-            raise DataError(
-                f"column {_path_text(path)} fits {len(matches)} columns of the file", hint="each must fit one"
-            )
-        return matches[0] if matches else None
+            text = _path_text((*path, child.name))
+            raise DataError(f"column {text} fits {len(matches)} columns of the file", hint="each must fit one")
+        positions.append(matches[0] if matches else None)
+    return positions
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,10 +274,8 @@ class _Resolver:
 
     def _struct(self, kind: StructType, source: Any, path: Path) -> Convert:
         fields = [source.field(position) for position in range(source.num_fields)]
-        index = _FieldIndex.of(fields, self.mode)
         steps: list[tuple[int | None, Convert]] = []
-        for child in kind:
-            position = index.find(child, (*path, child.name))
+        for child, position in zip(kind, _find_fields(kind, fields, self.mode, path), strict=True):
             step = (
                 _unchanged if position is None else self.convert(child.type, fields[position].type, (*path, child.name))
             )
