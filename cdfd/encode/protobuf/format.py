@@ -68,7 +68,8 @@ class ProtobufWriter(Writer[Slot]):
 
     def struct(self, field: Slot, cells: list[Cell], places: Places) -> Cell:
         """A message behind its length."""
-        return self._message(field, cells, *places)
+        separators = [b""] * (len(cells) + 1)
+        return Nested(separators, cells, *places, _NULL, tag(field.number, _BYTES), Form.PLAIN)
 
     def text(self, field: Slot, separators: Sequence[str], numbers: list[Cell], count: int) -> Cell:
         """A string behind its length."""
@@ -92,14 +93,14 @@ class ProtobufWriter(Writer[Slot]):
             case "array":
                 assert field.element is not None
                 items = pc.list_flatten(array)
-                message = self._message(field, [self.array(items, field.element)], len(items), None, None)
+                message = self.struct(field, [self.array(items, field.element)], Places(len(items)))
                 return _repeat(array, join([b"", b""], [message], len(items)))
             case "map":
                 return self._map(array, field)
             case "struct":
                 # `flatten` hides what lies beneath a null struct; it may be anything.
                 cells = [self.array(column, child) for column, child in zip(array.flatten(), field.fields, strict=True)]
-                return self._message(field, cells, len(array), None, nulls_of(array))
+                return self.struct(field, cells, Places(len(array), None, nulls_of(array)))
             case "boolean":
                 cell = booleans(array)
             case "float32" | "float64":
@@ -112,12 +113,6 @@ class ProtobufWriter(Writer[Slot]):
                 cell = varints(whole_numbers(array, field.kind), Form.PLAIN, nulls_of(array))
         return mark(cell, tag(field.number, _WIRE_TYPES.get(field.kind.type, _VARINT)), _NULL)
 
-    def _message(
-        self, field: Slot, cells: list[Cell], count: int, index: np.ndarray | None, nulls: np.ndarray | None
-    ) -> Cell:
-        separators = [b""] * (len(cells) + 1)
-        return Nested(separators, cells, count, index, nulls, _NULL, tag(field.number, _BYTES), Form.PLAIN)
-
     def _timestamp(self, array: pa.Array, field: Slot) -> Cell:
         """Seconds and nanoseconds, as they are, whatever the year is."""
         seconds, fraction = np.divmod(microseconds(array), 1_000_000)
@@ -126,7 +121,7 @@ class ProtobufWriter(Writer[Slot]):
             mark(varints(each, Form.PLAIN), tag(number, _VARINT), _NULL)
             for number, each in ((1, seconds), (2, fraction * 1_000))
         )
-        return self._message(field, list(parts), len(array), None, nulls)
+        return self.struct(field, list(parts), Places(len(array), None, nulls))
 
     def _map(self, array: pa.Array, field: Slot) -> Cell:
         assert field.element is not None
@@ -140,8 +135,8 @@ class ProtobufWriter(Writer[Slot]):
             cells.append(self.array(items, field.element))
         else:
             value = Slot(field.name, 2, field.kind)
-            cells.append(self._message(value, [self.array(items, field.element)], len(items), None, None))
-        message = self._message(field, cells, len(items), None, None)
+            cells.append(self.struct(value, [self.array(items, field.element)], Places(len(items))))
+        message = self.struct(field, cells, Places(len(items)))
         return _repeat(key_lists, join([b"", b""], [message], len(items)))
 
 
