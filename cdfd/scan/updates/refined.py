@@ -275,9 +275,22 @@ class RefinedVersion:
         """For each source, its rows that did not only move."""
 
         def runs(number: int, scan: FileScan) -> Iterator[_SideRows]:
-            for rows, ids, versions in _read_row_ids(scan, self.files, tracking):
-                batch = runs_of(number, rows, ids, versions)
-                yield scan.change_type == "insert", batch, bucket_of(to_numpy(batch.column("id")), sides[0].count)
+            assert scan.row_ids is not None
+            with self.files.open_scan(scan) as (_, file):
+                row_ids = FileRowIds.of(scan.row_ids, tracking, file.schema_arrow)
+                selection = selection_of(scan, self.files, file.metadata)
+                for group, first, count in selection.row_groups(file.metadata):
+                    # Without stored ids, nothing is read.
+                    batches = file.batches(row_ids.names, [group], rows=ID_ROWS) if row_ids.names else (None,)
+                    for batch in batches:
+                        ids, versions = row_ids.infer(first, count) if batch is None else row_ids.of_batch(batch, first)
+                        rows = np.arange(first, first + len(ids), dtype=np.int64)
+                        kept, first = selection.mask(first, len(ids)), first + len(ids)
+                        if kept is not None:
+                            rows, ids, versions = rows[kept], ids[kept], versions[kept]
+                        of_batch = runs_of(number, rows, ids, versions)
+                        buckets = bucket_of(to_numpy(of_batch.column("id")), sides[0].count)
+                        yield scan.change_type == "insert", of_batch, buckets
 
         sides = self._sides_of(RUNS, compressed=False)
         removed, added = self._fill(sides, runs)
@@ -302,40 +315,16 @@ class RefinedVersion:
         self, sides: tuple[Buckets, Buckets], read_source: Callable[[int, FileScan], Iterator[_SideRows]]
     ) -> tuple[Buckets, Buckets]:
         """Both sides, with the rows of all sources, in their order."""
-        tasks = (partial(self._guard, read_source, number, scan) for number, scan in enumerate(self.refinement.sources))
+
+        def read(number: int, scan: FileScan) -> Iterator[_SideRows]:
+            with scan_errors(self.plan, scan, self.files.storage.uri, self.on_missing):
+                yield from read_source(number, scan)
+
+        tasks = (partial(read, number, scan) for number, scan in enumerate(self.refinement.sources))
         for is_added, batch, buckets in run_in_order(tasks, workers=self.workers, ahead=1):
             sides[is_added].add(batch, buckets)
         return sides
 
-    def _guard(
-        self, read_source: Callable[[int, FileScan], Iterator[_SideRows]], number: int, scan: FileScan
-    ) -> Iterator[_SideRows]:
-        with scan_errors(self.plan, scan, self.files.storage.uri, self.on_missing):
-            yield from read_source(number, scan)
-
 
 _SideRows = tuple[bool, pa.RecordBatch, "npt.NDArray[np.int64] | None"]
 """Rows of a source: whether they are added, the rows, and the bucket of each."""
-
-
-def _read_row_ids(
-    scan: FileScan, files: TableFiles, tracking: RowTracking
-) -> Iterator[tuple[Integers, Integers, Integers]]:
-    """The row ids of the rows of a scan, batch by batch. Other columns are not read. Raises what `read` does.
-
-    Yields:
-        Numbers of rows in the file, ascending; the row id and the commit version of each.
-    """
-    with files.open_scan(scan) as (_, file):
-        assert scan.row_ids is not None
-        row_ids = FileRowIds.of(scan.row_ids, tracking, file.schema_arrow)
-        selection = selection_of(scan, files, file.metadata)
-        for group, first, count in selection.row_groups(file.metadata):
-            # Without stored ids, nothing is read.
-            batches = file.batches(row_ids.names, [group], rows=ID_ROWS) if row_ids.names else (None,)
-            for batch in batches:
-                ids, versions = row_ids.infer(first, count) if batch is None else row_ids.of_batch(batch, first)
-                rows = np.arange(first, first + len(ids), dtype=np.int64)
-                kept = selection.mask(first, len(ids))
-                yield (rows, ids, versions) if kept is None else (rows[kept], ids[kept], versions[kept])
-                first += len(ids)
