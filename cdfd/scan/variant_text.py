@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import itertools
+import math
 import struct
 import sys
 import uuid
@@ -271,20 +272,14 @@ def uuid_text(content: bytes) -> bytes:
 
 def double_text(number: float) -> bytes:
     """The shortest text that reads back as the same number; what JSON has no number for stands in quotes."""
-    return _special(number) or repr(number).encode()
+    if not math.isfinite(number):
+        return b'"NaN"' if math.isnan(number) else b'"Infinity"' if number > 0 else b'"-Infinity"'
+    return repr(number).encode()
 
 
 def float_text(number: float) -> bytes:
     """The same for 32 bits."""
-    return _special(number) or str(np.float32(number)).encode()
-
-
-def _special(number: float) -> bytes:
-    if number != number:
-        return b'"NaN"'
-    if number - number != 0.0:
-        return b'"Infinity"' if number > 0 else b'"-Infinity"'
-    return b""
+    return str(np.float32(number)).encode() if math.isfinite(number) else double_text(number)
 
 
 def decimal_text(unscaled: int, scale: int) -> bytes:
