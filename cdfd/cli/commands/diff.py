@@ -17,6 +17,7 @@ from cdfd.cli.commands.tail import Writer, open_output
 from cdfd.delta.actions import Add
 from cdfd.delta.files import PackedFiles
 from cdfd.delta.types.schema import ColumnMappingMode, TableSchema
+from cdfd.encode.side import RowCounts
 from cdfd.errors import ConfigError
 from cdfd.log.bounds import Start
 from cdfd.log.range_schema import schemas_between
@@ -30,7 +31,7 @@ from cdfd.runtime import allocator
 from cdfd.runtime import compute as pc
 from cdfd.runtime.arrays import array_of, to_numpy
 from cdfd.scan.execute import Execution
-from cdfd.scan.updates.net import NetChanges, counts
+from cdfd.scan.updates.net import NetChanges
 from cdfd.scan.updates.spill import spill_space
 
 
@@ -79,16 +80,15 @@ def run(request: Request) -> None:
     other = table if request.other is None else _open(request.other, request)
     before = asyncio.run(State.at(table, request.start))
     after = asyncio.run(State.at(other, request.end))
-    total = dict.fromkeys(("insert", "update", "delete"), 0)
+    counts = RowCounts()
     with open_output(request.output, "refuse") as out:
         writer = Writer(request.uri, "flat", out)
         for batch in difference(before, after, request.key, request.columns):
-            counted = counts([batch])
-            total["insert"] += counted["insert"]
-            total["update"] += counted["update_postimage"]
-            total["delete"] += counted["delete"]
+            counts.add(batch)
             if not request.only_summary:
                 writer.write_rows([batch])
+        rows = counts.by_type()
+        total = {"insert": rows["insert"], "update": rows["update_postimage"], "delete": rows["delete"]}
         if request.only_summary:
             states = {
                 name: {"table": state.table.uri, "version": state.plan.version}

@@ -21,7 +21,6 @@ from cdfd.model.columns import (
     change_codes,
     change_schema,
 )
-from cdfd.runtime import compute as pc
 from cdfd.runtime.arrays import array_of
 from cdfd.scan.image_order import DELETE, INSERT, POST_IMAGE, PRE_IMAGE
 from cdfd.scan.updates.equality import Integers, hashes
@@ -122,12 +121,3 @@ def _constant(rows: pa.Table, chosen: Integers, change_type: int) -> Iterator[tu
     for start in range(0, len(chosen), BATCH_ROWS):
         part = rows.take(array_of(chosen[start : start + BATCH_ROWS]))
         yield part, np.full(part.num_rows, change_type, np.int8)
-
-
-def counts(batches: Sequence[pa.RecordBatch]) -> dict[str, int]:
-    """How many rows of each change type there are."""
-    totals = dict.fromkeys(CHANGE_TYPES.to_pylist(), 0)
-    for batch in batches:
-        for each in pc.value_counts(batch.column(CHANGE_TYPE)).to_pylist():
-            totals[each["values"]] += each["counts"]
-    return totals
