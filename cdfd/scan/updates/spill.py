@@ -91,23 +91,13 @@ class Buckets:
         space: local disk.
         count: number of buckets.
         schema: of the rows.
-        memory: bytes of rows to keep in memory, at most.
         compressed: whether rows are compressed on disk. Row ids hardly get smaller.
     """
 
-    def __init__(
-        self,
-        space: SpillSpace,
-        count: int,
-        schema: pa.Schema,
-        memory: int = MEMORY_BYTES,
-        *,
-        compressed: bool = True,
-    ) -> None:
+    def __init__(self, space: SpillSpace, count: int, schema: pa.Schema, *, compressed: bool = True) -> None:
         self.count = count
         self.schema = schema
         self._space = space
-        self._memory = memory
         self._options = pa.ipc.IpcWriteOptions(compression="lz4" if compressed else None)
         self._held: list[list[pa.RecordBatch]] = [[] for _ in range(count)]
         self._bytes = 0
@@ -126,7 +116,7 @@ class Buckets:
         for bucket, part in _divide(rows, buckets):
             self._held[bucket].append(part)
             self._bytes += part.nbytes
-        if self._bytes > self._memory:
+        if self._bytes > MEMORY_BYTES:
             self._file = self._file or self._space.open()
             for bucket, batches in enumerate(self._held):
                 if not batches:
