@@ -174,7 +174,18 @@ class ProtobufSchema:
         """The label and type of a field, and its slot."""
         match kind.type:
             case "struct":
-                type, fields = self._struct(message, kind, name, path, messages)
+                if kind.name is None:
+                    below = _Message(unique(_title(name), messages))
+                    message.messages.append(below)
+                    fields = self._fill(below, kind, f"{path}.{below.name}")
+                    return "", below.name, Slot(name, number, kind, fields=fields)
+                if id(kind) not in self._done:
+                    # Several fields have it: it stands beside the record.
+                    taken = {each.name for each in self._top}
+                    shared = _Message(unique(_title(legal(kind.name.rpartition(".")[2])), taken))
+                    self._top.append(shared)
+                    self._done[id(kind)] = shared.name, self._fill(shared, kind, shared.name)
+                type, fields = self._done[id(kind)]
                 return "", type, Slot(name, number, kind, fields=fields)
             case "array":
                 assert kind.items is not None
@@ -194,20 +205,6 @@ class ProtobufSchema:
             self._imports.add("google/protobuf/timestamp.proto")
             return "", TIMESTAMP, Slot(name, number, kind)
         return "", _SCALARS[kind.type], Slot(name, number, kind)
-
-    def _struct(
-        self, message: _Message, kind: Kind, name: str, path: str, messages: set[str]
-    ) -> tuple[str, tuple[Slot, ...]]:
-        if kind.name is None:
-            below = _Message(unique(_title(name), messages))
-            message.messages.append(below)
-            return below.name, self._fill(below, kind, f"{path}.{below.name}")
-        if id(kind) not in self._done:
-            # Several fields have it: it stands beside the record.
-            shared = _Message(unique(_title(legal(kind.name.rpartition(".")[2])), {each.name for each in self._top}))
-            self._top.append(shared)
-            self._done[id(kind)] = shared.name, self._fill(shared, kind, shared.name)
-        return self._done[id(kind)]
 
     def _map(
         self, message: _Message, kind: Kind, name: str, number: int, path: str, messages: set[str]
