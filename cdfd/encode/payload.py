@@ -14,8 +14,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from cdfd.runtime.arrays import array_of
-
 
 @dataclass(frozen=True, slots=True)
 class Shape:
@@ -54,11 +52,6 @@ class Constant:
     """The same value in every record: a text, an integer, or none."""
 
     value: str | int | None
-
-    @property
-    def array(self) -> pa.Array:
-        """The value alone."""
-        return pa.nulls(1) if self.value is None else array_of([self.value])
 
 
 @dataclass(frozen=True, slots=True, eq=False)

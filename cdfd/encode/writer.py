@@ -78,7 +78,8 @@ class Writer(Generic[FieldT]):
             # Most constants of a batch are those of the one before.
             cached = self._constants.get((id(field), value.value))
             if cached is None:
-                cell = self._cell(value.array, field, count, batches)
+                alone = pa.nulls(1) if value.value is None else array_of([value.value])
+                cell = self._cell(alone, field, count, batches)
                 cached = field, literal(join([b"", b""], [cell], 1)[0].as_py())
                 if len(self._constants) >= _MOST_CONSTANTS:
                     self._constants.clear()
