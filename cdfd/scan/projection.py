@@ -76,7 +76,6 @@ class Projection:
                 "the file has no field ids, and the table finds its columns by id",
                 hint="Its writer does not support column mapping: rewrite the file",
             )
-        resolver = _Resolver(schema.mapping)
         fields = list(file_schema)
         partitions = set(schema.partition_columns)
         stored = [child for child in schema.struct if child.name not in partitions]
@@ -86,7 +85,7 @@ class Projection:
         for child in schema.struct:
             position = positions.get(child.name)
             field = None if position is None else fields[position]
-            convert = _unchanged if field is None else resolver.convert(child.type, field.type, (child.name,))
+            convert = _unchanged if field is None else _convert(child.type, field.type, schema.mapping, (child.name,))
             kind = arrow_type(child.type)
             sources.append(_Source(child.name, kind, null_bits(kind), field, convert))
         needed = {source.field.name for source in sources if source.field is not None}
@@ -234,107 +233,103 @@ def _find_fields(
     return positions
 
 
-@dataclass(frozen=True, slots=True)
-class _Resolver:
-    """Builds the conversion of a column, through all of its levels."""
+def _convert(kind: DataType, source: Any, mode: ColumnMappingMode, path: Path) -> Convert:
+    """The conversion of a column, through all of its levels."""
+    if pa.types.is_dictionary(source) or isinstance(source, pa.BaseExtensionType):
+        is_extension = isinstance(source, pa.BaseExtensionType)
+        then = _convert(kind, source.storage_type if is_extension else source.value_type, mode, path)
+        return lambda array, budget: then(array.storage if is_extension else array.dictionary_decode(), budget)
+    target = arrow_type(kind)
+    if pa.types.is_null(source):
+        return _charged(lambda array: pa.nulls(len(array), target), target)
+    convert: Convert | None = None
+    if isinstance(kind, StructType):
+        convert = _struct(kind, source, mode, path) if pa.types.is_struct(source) else None
+    elif isinstance(kind, ArrayType):
+        convert = _array(kind, source, mode, path) if is_any_list(source) else None
+    elif isinstance(kind, MapType):
+        convert = _map(kind, source, mode, path) if pa.types.is_map(source) else None
+    elif kind == Primitive("variant"):
+        if pa.types.is_struct(source):
+            # Imported here: it takes 5 ms of a process's start, and few tables have variants.
+            from cdfd.scan import variant
 
-    mode: ColumnMappingMode
-
-    def convert(self, kind: DataType, source: Any, path: Path) -> Convert:
-        if pa.types.is_dictionary(source) or isinstance(source, pa.BaseExtensionType):
-            is_extension = isinstance(source, pa.BaseExtensionType)
-            then = self.convert(kind, source.storage_type if is_extension else source.value_type, path)
-            return lambda array, budget: then(array.storage if is_extension else array.dictionary_decode(), budget)
-        target = arrow_type(kind)
-        if pa.types.is_null(source):
-            return _charged(lambda array: pa.nulls(len(array), target), target)
-        convert: Convert | None = None
-        if isinstance(kind, StructType):
-            convert = self._struct(kind, source, path) if pa.types.is_struct(source) else None
-        elif isinstance(kind, ArrayType):
-            convert = self._array(kind, source, path) if is_any_list(source) else None
-        elif isinstance(kind, MapType):
-            convert = self._map(kind, source, path) if pa.types.is_map(source) else None
-        elif kind == Primitive("variant"):
-            if pa.types.is_struct(source):
-                # Imported here: it takes 5 ms of a process's start, and few tables have variants.
-                from cdfd.scan import variant
-
-                return lambda array, budget: pa.ExtensionArray.from_storage(pa.json_(), variant.to_json(array, budget))
-        elif source == target:
-            convert = _unchanged
-        elif (cast := conversion(source, kind)) is not None:
-            convert = _charged(cast, target)
-        if convert is None:
-            raise DataError(
-                f"column {_path_text(path)}: file has {source!s:.200}, table says {kind!s:.200}",
-                hint="the file does not match the table's schema",
-            )
-        return convert
-
-    def _struct(self, kind: StructType, source: Any, path: Path) -> Convert:
-        fields = [source.field(position) for position in range(source.num_fields)]
-        steps: list[tuple[int | None, Convert]] = []
-        for child, position in zip(kind, _find_fields(kind, fields, self.mode, path), strict=True):
-            step = (
-                _unchanged if position is None else self.convert(child.type, fields[position].type, (*path, child.name))
-            )
-            steps.append((position, step))
-        target: Any = arrow_type(kind)
-        if source == target and steps == [(position, _unchanged) for position in range(len(steps))]:
-            return _unchanged
-        wanted = [target.field(position) for position in range(target.num_fields)]
-        bits = sum(
-            null_bits(field.type) for field, (position, _) in zip(wanted, steps, strict=True) if position is None
+            return lambda array, budget: pa.ExtensionArray.from_storage(pa.json_(), variant.to_json(array, budget))
+    elif source == target:
+        convert = _unchanged
+    elif (cast := conversion(source, kind)) is not None:
+        convert = _charged(cast, target)
+    if convert is None:
+        raise DataError(
+            f"column {_path_text(path)}: file has {source!s:.200}, table says {kind!s:.200}",
+            hint="the file does not match the table's schema",
         )
+    return convert
 
-        def rebuild(array: Any, budget: BatchBudget) -> Array:
-            budget.charge(len(array) * bits >> 3)
-            children = [
-                pa.nulls(len(array), field.type) if position is None else step(array.field(position), budget)
-                for field, (position, step) in zip(wanted, steps, strict=True)
-            ]
-            # Without children, the mask is the only source for the number of rows.
-            mask = array.is_null() if array.null_count or not children else None
-            return pa.StructArray.from_arrays(children, fields=wanted, mask=mask)
 
-        return rebuild
+def _struct(kind: StructType, source: Any, mode: ColumnMappingMode, path: Path) -> Convert:
+    fields = [source.field(position) for position in range(source.num_fields)]
+    steps: list[tuple[int | None, Convert]] = []
+    for child, position in zip(kind, _find_fields(kind, fields, mode, path), strict=True):
+        step = (
+            _unchanged if position is None else _convert(child.type, fields[position].type, mode, (*path, child.name))
+        )
+        steps.append((position, step))
+    target: Any = arrow_type(kind)
+    if source == target and steps == [(position, _unchanged) for position in range(len(steps))]:
+        return _unchanged
+    wanted = [target.field(position) for position in range(target.num_fields)]
+    bits = sum(null_bits(field.type) for field, (position, _) in zip(wanted, steps, strict=True) if position is None)
 
-    def _array(self, kind: ArrayType, source: Any, path: Path) -> Convert:
-        inner = self.convert(kind.element, source.value_type, (*path, "element"))
-        target: Any = arrow_type(kind)
-        if source == target and inner is _unchanged:
-            return _unchanged
-        plain = pa.list_(source.value_field)
+    def rebuild(array: Any, budget: BatchBudget) -> Array:
+        budget.charge(len(array) * bits >> 3)
+        children = [
+            pa.nulls(len(array), field.type) if position is None else step(array.field(position), budget)
+            for field, (position, step) in zip(wanted, steps, strict=True)
+        ]
+        # Without children, the mask is the only source for the number of rows.
+        mask = array.is_null() if array.null_count or not children else None
+        return pa.StructArray.from_arrays(children, fields=wanted, mask=mask)
 
-        def rebuild(array: Any, budget: BatchBudget) -> Array:
-            if not len(array):
-                return pa.nulls(0, target)
-            array = array if pa.types.is_list(source) else array.cast(plain)
-            offsets, start, count = list_window(array)
-            elements = inner(array.values.slice(start, count), budget)
-            mask = array.is_null() if array.null_count else None
-            return pa.ListArray.from_arrays(offsets, elements, type=target, mask=mask)
+    return rebuild
 
-        return rebuild
 
-    def _map(self, kind: MapType, source: Any, path: Path) -> Convert:
-        of_keys = self.convert(kind.key, source.key_type, (*path, "key"))
-        of_values = self.convert(kind.value, source.item_type, (*path, "value"))
-        target: Any = arrow_type(kind)
-        if source == target and of_keys is _unchanged and of_values is _unchanged:
-            return _unchanged
+def _array(kind: ArrayType, source: Any, mode: ColumnMappingMode, path: Path) -> Convert:
+    inner = _convert(kind.element, source.value_type, mode, (*path, "element"))
+    target: Any = arrow_type(kind)
+    if source == target and inner is _unchanged:
+        return _unchanged
+    plain = pa.list_(source.value_field)
 
-        def rebuild(array: Any, budget: BatchBudget) -> Array:
-            if not len(array):
-                return pa.nulls(0, target)
-            offsets, start, count = list_window(array)
-            keys = of_keys(array.keys.slice(start, count), budget)
-            items = of_values(array.items.slice(start, count), budget)
-            mask = array.is_null() if array.null_count else None
-            return pa.MapArray.from_arrays(offsets, keys, items, type=target, mask=mask)
+    def rebuild(array: Any, budget: BatchBudget) -> Array:
+        if not len(array):
+            return pa.nulls(0, target)
+        array = array if pa.types.is_list(source) else array.cast(plain)
+        offsets, start, count = list_window(array)
+        elements = inner(array.values.slice(start, count), budget)
+        mask = array.is_null() if array.null_count else None
+        return pa.ListArray.from_arrays(offsets, elements, type=target, mask=mask)
 
-        return rebuild
+    return rebuild
+
+
+def _map(kind: MapType, source: Any, mode: ColumnMappingMode, path: Path) -> Convert:
+    of_keys = _convert(kind.key, source.key_type, mode, (*path, "key"))
+    of_values = _convert(kind.value, source.item_type, mode, (*path, "value"))
+    target: Any = arrow_type(kind)
+    if source == target and of_keys is _unchanged and of_values is _unchanged:
+        return _unchanged
+
+    def rebuild(array: Any, budget: BatchBudget) -> Array:
+        if not len(array):
+            return pa.nulls(0, target)
+        offsets, start, count = list_window(array)
+        keys = of_keys(array.keys.slice(start, count), budget)
+        items = of_values(array.items.slice(start, count), budget)
+        mask = array.is_null() if array.null_count else None
+        return pa.MapArray.from_arrays(offsets, keys, items, type=target, mask=mask)
+
+    return rebuild
 
 
 def list_window(array: Any) -> tuple[Array, int, int]:
