@@ -21,11 +21,9 @@ from cdfd.model.columns import (
 )
 from cdfd.model.plan import ChangePlan
 from cdfd.runtime.arrays import array_of, to_numpy
-from cdfd.scan.image_order import DELETE, INSERT, POST_IMAGE, PRE_IMAGE
+from cdfd.scan.image_order import DELETE, INSERT, POST_IMAGE, PRE_IMAGE, Codes
 from cdfd.scan.joined import Scanned
 from cdfd.scan.updates.matching import equal_rows
-
-Codes = npt.NDArray[np.int8]
 
 
 def whole_pairs(batches: Iterable[ChangeBatch]) -> Generator[ChangeBatch, None, None]:
