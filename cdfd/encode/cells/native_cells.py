@@ -6,6 +6,7 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import types
 
+from cdfd.encode import kinds
 from cdfd.encode.cells import text
 from cdfd.encode.cells.native_rows import (
     BOOLEANS,
@@ -93,9 +94,7 @@ def _times(array: pa.Array, nulls: Booleans | None) -> Cells | None:
 
 _CELLS: tuple[tuple[Callable[[pa.DataType], bool], Callable[[pa.Array, Booleans | None], Cells | None]], ...] = (
     (types.is_integer, _integers),
-    (types.is_string, _strings),
-    (types.is_large_string, _strings),
-    (types.is_string_view, _strings),
+    *((matches, _strings) for matches in kinds.STRINGS),
     (types.is_timestamp, _times),
     (types.is_decimal, _decimals),
     (types.is_floating, _floats),
