@@ -40,25 +40,22 @@ class RowCounts:
     Args:
         key: columns of the key, where records are events: one for both images of an update that keeps its key. None: each row has one.
         rules: forms of the key's values. Two values may have one form, such as times of one millisecond.
+
+    Attributes:
+        events: of all rows; None if they are not counted.
     """
 
     def __init__(self, key: Sequence[str] | None = None, rules: Rules | None = None) -> None:
         self._counts = np.zeros(len(_TYPE_NAMES), np.int64)
-        self._counts_events = key is not None
         self._keys = EncodedRows(JsonEncoding(rules), "Key", key) if key else None
-        self._events = 0
+        self.events: int | None = None if key is None else 0
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Count the rows of a batch. `DataError` where it does not end in the change columns."""
         check_change_columns(batch.schema)
         self._counts += np.bincount(change_codes(batch.column(CHANGE_TYPE)), minlength=len(_TYPE_NAMES))
-        if self._counts_events and batch.num_rows:
-            self._events += batch.num_rows - len(KeyedRows.of(batch, self._keys).pairs())
-
-    @property
-    def events(self) -> int | None:
-        """Events of all rows; None if they are not counted."""
-        return self._events if self._counts_events else None
+        if self.events is not None and batch.num_rows:
+            self.events += batch.num_rows - len(KeyedRows.of(batch, self._keys).pairs())
 
     def by_type(self) -> dict[str, int]:
         """Rows of each change type, all four of them."""
