@@ -152,9 +152,6 @@ def check_type(kind: pa.DataType) -> None:
         check_type(kind.value_type)
     elif isinstance(kind, pa.BaseExtensionType):
         check_type(kind.storage_type)
-    elif types.is_map(kind):
-        check_type(kind.key_type)
-        check_type(kind.item_type)
     else:
         for number in range(kind.num_fields):
             check_type(kind.field(number).type)
