@@ -18,7 +18,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, islice
-from typing import Any, ClassVar, Generic, NoReturn, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 from weakref import WeakSet
 
 from cdfd.errors import CdfdError
@@ -80,10 +80,6 @@ class _End:
 
     def __init__(self, error: BaseException | None = None) -> None:
         self.error = error
-
-
-def _one(_: object) -> int:
-    return 1
 
 
 class _QueuedTask(Generic[B]):
@@ -201,11 +197,9 @@ def _with_error(tasks: Iterable[Callable[[], A]]) -> Iterator[Callable[[], A]]:
     try:
         yield from tasks
     except CdfdError as error:
-        yield partial(_raise, error)
-
-
-def _raise(error: CdfdError) -> NoReturn:
-    raise error
+        failed: Future[A] = Future()
+        failed.set_exception(error)
+        yield failed.result
 
 
 def run_in_order(
@@ -214,7 +208,7 @@ def run_in_order(
     workers: int,
     ahead: int = 0,
     room: int = 4,
-    size_of: Callable[[B], int] = _one,
+    size_of: Callable[[B], int] = lambda _: 1,
 ) -> Iterator[B]:
     """The results of all tasks, in the order of the tasks, while `workers` tasks run at a time.
 
