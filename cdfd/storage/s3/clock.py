@@ -53,11 +53,6 @@ def adjust_offset(error: ClientError, signed_with: timedelta) -> bool:
     return True
 
 
-def is_corrected() -> bool:
-    """Whether requests are signed with another time than this machine's."""
-    return bool(_offset)
-
-
 class _StoreTimeAuth(S3SigV4Auth):  # type: ignore[misc]  # botocore has no types
     def _modify_request_before_signing(self, request: Any) -> None:
         if _offset:

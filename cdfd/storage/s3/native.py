@@ -17,7 +17,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
-from types import FrameType
+from traceback import walk_stack
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import obstore
@@ -194,7 +194,7 @@ class NativeReader:
 
     def _is_usable(self, key: str) -> bool:
         # The threads of the native client do not survive a fork: a child would wait for them forever.
-        if _forked or s3_clock.is_corrected() or time.monotonic() < self._paused_until:
+        if _forked or s3_clock.current_offset() or time.monotonic() < self._paused_until:
             return False
         # object_store refuses or changes names with such segments.
         return not any(segment in ("", ".", "..") for segment in key.split("/"))
@@ -356,14 +356,8 @@ async def wait_for_threads() -> None:
     await obstore.put_async(MemoryStore(), "last", b"")
     # A thread wakes the loop with a result, and then wants the GIL again.
     calls = {asyncio.BaseEventLoop.call_soon_threadsafe.__code__, _credential.__code__}
-    while any(_outermost(frame).f_code in calls for frame in sys._current_frames().values()):
+    while any(list(walk_stack(frame))[-1][0].f_code in calls for frame in sys._current_frames().values()):
         await asyncio.sleep(0.001)
-
-
-def _outermost(frame: FrameType) -> FrameType:
-    while frame.f_back is not None:
-        frame = frame.f_back
-    return frame
 
 
 def _range(start: int, length: int | None) -> Any:

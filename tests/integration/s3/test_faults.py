@@ -383,7 +383,7 @@ class TestClock:
         proxy.faults = [Fault("answer", 99, 403, "RequestTimeTooSkewed", {} if said is None else {"Date": said})]
         error = failure(lambda: store.read("x"))
         assert "Set the clock of this machine" in str(error)
-        assert not s3_clock.is_corrected()
+        assert not s3_clock.current_offset()
 
 
 def failure(ask: Callable[[], Awaitable[object]]) -> StorageError:
