@@ -3,35 +3,25 @@
 import gc
 import gzip
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import suppress
 from typing import Any
 
 import orjson
 from botocore.loaders import JSONFileLoader, Loader
 
 
-@contextmanager
-def _pause_collection() -> Iterator[None]:
-    """Without garbage collection: a model has so many objects that a full one would start, which takes longer than parsing it."""
-    if not gc.isenabled():
-        yield
-        return
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
-
-
 class _Files(JSONFileLoader):  # type: ignore[misc]  # botocore has no types
     def load_file(self, file_path: str) -> Any:
-        for ending, open_file in ((".json", open), (".json.gz", gzip.open)):
-            try:
-                with open_file(file_path + ending, "rb") as file, _pause_collection():
+        # A model has so many objects that a full garbage collection would start, which takes longer than parsing it.
+        was_enabled = gc.isenabled()
+        gc.disable()
+        try:
+            for ending, open_file in ((".json", open), (".json.gz", gzip.open)):
+                with suppress(FileNotFoundError), open_file(file_path + ending, "rb") as file:
                     return orjson.loads(file.read())
-            except FileNotFoundError:
-                continue
+        finally:
+            if was_enabled:
+                gc.enable()
         return None
 
 
