@@ -88,10 +88,8 @@ class S3Client:
         """
         begun = time.monotonic()
         native = await self.native()
-        got = None if native is None else await native.get(request, start, length, etag)
-        return got or await self._ask(request, start, length, etag, time.monotonic() - begun)
-
-    async def _ask(self, request: Request, start: int, length: int | None, etag: str | None, spent: float) -> GetResult:
+        if native is not None and (got := await native.get(request, start, length, etag)) is not None:
+            return got
         parameters = {"Range": _range(start, length)} if start or length is not None else {}
         if etag is not None:
             parameters["IfMatch"] = etag
@@ -105,7 +103,7 @@ class S3Client:
                 return answers.head_of(await self._headers(client, request))
             return answers.part_of(response, await _body(response, length), start, length)
 
-        return await self._retry(request, attempt, spent)
+        return await self._retry(request, attempt, time.monotonic() - begun)
 
     async def listing(self, request: Request, start_after: str) -> NativeListing | None:
         """A listing of the native client; None if `page` has to be asked. See `NativeReader.listing`."""
