@@ -17,7 +17,6 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -37,14 +36,6 @@ MAX_GAP_BYTES = 64 << 10
 """Unneeded bytes between two ranges that are fetched, to save a request."""
 MIN_GET_BYTES = 512 << 10
 """Bytes of a GET, at least, without announced columns: the smallest columns of a checkpoint are neighbours."""
-
-
-class Chunk(NamedTuple):
-    """A column of a row group, and where it is."""
-
-    group: int
-    start: int
-    end: int
 
 
 @dataclass(slots=True, eq=False)
@@ -114,7 +105,7 @@ class RangeBuffer:
 
     def prefetch_columns(self, ranges: Iterable[tuple[int, int, int]]) -> None:
         """See `RangeFile.prefetch_columns`."""
-        chunks = [Chunk(group, min(start, self._size), min(end, self._size)) for group, start, end in ranges]
+        chunks = [(group, min(start, self._size), min(end, self._size)) for group, start, end in ranges]
         with self._lock:
             self._planned.clear()
             self._pieces = [piece for piece in self._pieces if piece.future is not None]
@@ -245,27 +236,27 @@ class RangeBuffer:
 _start = attrgetter("start")
 
 
-def _in_order(wanted: Iterable[Chunk]) -> Iterator[tuple[int, int]]:
-    """Ranges of at most `MAX_GET_BYTES` bytes that contain the chunks, in the order in which the reader needs them.
+def _in_order(chunks: Iterable[tuple[int, int, int]]) -> Iterator[tuple[int, int]]:
+    """Ranges of at most `MAX_GET_BYTES` bytes that contain the columns of row groups, in the order in which the reader needs them.
 
     Within a row group, the reader reads all columns in parallel. So the first ranges of two large columns come before the second ones.
     """
-    groups: dict[int, list[Chunk]] = {}
-    for chunk in wanted:
-        groups.setdefault(chunk.group, []).append(chunk)
+    groups: dict[int, list[tuple[int, int]]] = {}
+    for group, begin, end in chunks:
+        groups.setdefault(group, []).append((begin, end))
     for group in sorted(groups):
         pieces: list[tuple[float, int, int]] = []
-        for chunk in sorted(groups[group], key=lambda chunk: chunk.start):
+        for begin, end in sorted(groups[group]):
             if (
                 pieces
                 and pieces[-1][0] == 0
-                and 0 <= chunk.start - pieces[-1][2] <= MAX_GAP_BYTES
-                and chunk.end - pieces[-1][1] <= MAX_GET_BYTES
+                and 0 <= begin - pieces[-1][2] <= MAX_GAP_BYTES
+                and end - pieces[-1][1] <= MAX_GET_BYTES
             ):
-                pieces[-1] = (0, pieces[-1][1], chunk.end)
+                pieces[-1] = (0, pieces[-1][1], end)
                 continue
-            for start in range(chunk.start, chunk.end, MAX_GET_BYTES):
-                part = (start - chunk.start) / (chunk.end - chunk.start)
-                pieces.append((part, start, min(start + MAX_GET_BYTES, chunk.end)))
+            for start in range(begin, end, MAX_GET_BYTES):
+                part = (start - begin) / (end - begin)
+                pieces.append((part, start, min(start + MAX_GET_BYTES, end)))
         for _, start, end in sorted(pieces):
             yield start, end
