@@ -103,8 +103,11 @@ def parse(options: Mapping[str, object], environ: Mapping[str, str] | None = Non
     """
     environ = os.environ if environ is None else environ
     values: dict[str, object] = {"source": options.get(SOURCE)}
+    allow_http = True
     for key, value in options.items():
         name = key.lower().removeprefix("aws_")
+        if name == "allow_http" and value is not None:
+            allow_http = _as_flag(name, value)
         if value is None or name in _IGNORED or key == SOURCE:
             continue
         if name not in _NAMES:
@@ -116,14 +119,13 @@ def parse(options: Mapping[str, object], environ: Mapping[str, str] | None = Non
         if values.get(name) is None:
             values[name] = next((environ[variable] for variable in variables if environ.get(variable)), None)
     parsed = S3Options(**values)  # type: ignore[arg-type]  # names and types are those of the tables above
-    allow_http = _flag(options, "allow_http")
     url = parsed.endpoint_url
     if url is not None and not is_url(url):
         raise ConfigError(
             "the storage option endpoint_url is not a URL",
             hint="For example https://minio.example:9000, without a user name",
         )
-    if url is not None and url.startswith("http://") and allow_http is False:
+    if url is not None and url.startswith("http://") and not allow_http:
         raise ConfigError("the endpoint's address is http:// and allow_http is false", hint="Use https://, or allow it")
     if (parsed.access_key_id is None) != (parsed.secret_access_key is None):
         raise ConfigError("set both storage options access_key_id and secret_access_key, or neither")
@@ -153,13 +155,6 @@ def _value(key: str, name: str, value: object) -> object:
     if not isinstance(value, str) or not value:
         raise ConfigError(f"the storage option {key} is expected to be text")
     return value
-
-
-def _flag(options: Mapping[str, object], name: str) -> bool | None:
-    for key, value in options.items():
-        if key.lower().removeprefix("aws_") == name and value is not None:
-            return _as_flag(name, value)
-    return None
 
 
 def _as_flag(key: str, value: object) -> bool:
