@@ -115,11 +115,7 @@ def make_folder(path: str, *, mode: int = 0o777, sync: bool) -> None:
         if not os.path.isdir(path):
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path) from None
     if sync:
-        descriptor = os.open(parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        sync_folder(None, parent)
 
 
 def nearest_existing(path: str) -> str:
@@ -130,9 +126,9 @@ def nearest_existing(path: str) -> str:
     return place
 
 
-def sync_folder(folder: int) -> None:
-    """Make the names in a folder durable: syncing a file does not sync its name. `folder` may be an O_PATH descriptor."""
-    descriptor = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder)
+def sync_folder(folder: int | None, path: str = ".") -> None:
+    """Make the names in a folder durable: syncing a file does not sync its name. `folder` may be an O_PATH descriptor, or None."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder)
     try:
         os.fsync(descriptor)
     finally:
