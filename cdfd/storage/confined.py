@@ -48,27 +48,21 @@ class ConfinedRoot:
     @contextmanager
     def folder(self, path: str, requested: str = "") -> Iterator[int]:
         """A descriptor of the folder at `path`, usable as `dir_fd`; the root is the empty path. Errors name the path `requested`."""
-        descriptor = self._folder(path, requested)
+        try:
+            descriptor = _descend(self._within, f"{self._prefix}/{path}")
+        except OSError as error:
+            if error.errno not in _LINKED:
+                raise
+            descriptor = _descend(*self._resolve_link(path, requested))
         try:
             yield descriptor
         finally:
             os.close(descriptor)
 
-    def _folder(self, path: str, requested: str) -> int:
-        try:
-            return _descend(self._within, f"{self._prefix}/{path}")
-        except OSError as error:
-            if error.errno not in _LINKED:
-                raise
-        return _descend(*self._resolve_link(path, requested))
-
     def open(self, path: str, flags: int) -> int:
         """A descriptor of the file at `path`."""
-        folder = self._folder(path.rpartition("/")[0], path)
-        try:
+        with self.folder(path.rpartition("/")[0], path) as folder:
             return self.open_in(folder, path, flags)
-        finally:
-            os.close(folder)
 
     def open_in(self, folder: int, path: str, flags: int) -> int:
         """A descriptor of the file at `path`, whose folder is open as `folder`."""
