@@ -78,7 +78,7 @@ class UnityCatalog:
         try:
             return self._parse_answer(answers.table_of, await self._client.ask("GET", _path(name)), name)
         except Refusal as error:
-            if error.answer.kind != "UnsupportedTableFormatException":
+            if error.kind != "UnsupportedTableFormatException":
                 raise self._explain(error, name, "load") from None
         self._older.add(name)
         return await self._load_older(name)
@@ -168,7 +168,7 @@ class UnityCatalog:
             answer = await self._client.ask("GET", "/delta/v1/config", parameters)
         except Refusal as error:
             # A server without the API has no such address; one with it names the catalog that it does not have.
-            if error.answer.status in NO_API and error.answer.kind != "NoSuchCatalogException":
+            if error.status in NO_API and error.kind != "NoSuchCatalogException":
                 return False
             raise self._explain(error, name, "load") from None
         endpoints = answer.get("endpoints") if isinstance(answer, dict) else None
@@ -182,12 +182,9 @@ class UnityCatalog:
 
     def _explain(self, error: Refusal, name: str, doing: str) -> Exception:
         """The error as users understand it: what does not exist, or which grant is missing."""
-        status = error.answer.status
-        if status == 404 and doing != "list":
-            return NotATableError(
-                f"the catalog {self._options.host} has no table {name}: {error.answer}", hint=_UNKNOWN
-            )
-        if status == 403:
+        if error.status == 404 and doing != "list":
+            return NotATableError(f"the catalog {self._options.host} has no table {name}: {error}", hint=_UNKNOWN)
+        if error.status == 403:
             catalog, schema = name.split(".")[0], ".".join(name.split(".")[:2])
             grants = f"USE CATALOG on {catalog}, USE SCHEMA on {schema} and SELECT on {name}"
             if doing == "credentials":

@@ -8,7 +8,6 @@ import ssl
 import time
 from collections.abc import Mapping
 from contextlib import AsyncExitStack, suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -33,35 +32,19 @@ MAX_RETRY_AFTER = 300.0
 RETRIED = frozenset({408, 429, 500, 502, 503, 504})
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """An answer that is an error.
+class Refusal(Exception):  # callers turn it into the error of what they asked for
+    """The catalog answered with an error. Its text is the status, and the kind and the message of the server, on one line.
 
     Attributes:
         status: of HTTP.
         kind: the type of the error, such as `NoSuchTableException`; empty if the answer has none.
-        message: of the server, on one line; empty if there is none.
-    """
-
-    status: int
-    kind: str = ""
-    message: str = ""
-
-    def __str__(self) -> str:
-        return f"{self.status}{f' {self.kind}' if self.kind else ''}{f': {self.message}' if self.message else ''}"
-
-
-class Refusal(Exception):  # callers turn it into the error of what they asked for
-    """The catalog answered with an error.
-
-    Attributes:
-        answer: what it said.
         error: the same for users.
     """
 
-    def __init__(self, answer: Answer, error: StorageError) -> None:
-        super().__init__(str(answer))
-        self.answer = answer
+    def __init__(self, text: str, status: int, kind: str, error: StorageError) -> None:
+        super().__init__(text)
+        self.status = status
+        self.kind = kind
         self.error = error
 
 
@@ -197,14 +180,15 @@ class UnityClient:
         fields = fields if isinstance(fields, dict) else {}
         texts = fields.get("type", fields.get("error_code")), fields.get("message")
         kind, message = (self._tokens.redact(text) if isinstance(text, str) else "" for text in texts)
-        answer = Answer(status, kind if kind.isidentifier() else "", one_line(message, 300))
+        kind, message = kind if kind.isidentifier() else "", one_line(message, 300)
+        answer = f"{status}{f' {kind}' if kind else ''}{f': {message}' if message else ''}"
         hint = "Check the token, or the secret of the OAuth client" if status == 401 else None
         error = StorageError(
             f"the catalog {self.options.host} refuses {request}: {answer}",
             hint=hint,
             retriable=status in RETRIED,
         )
-        return Refusal(answer, error)
+        return Refusal(answer, status, kind, error)
 
 
 def tls_context(ca_file: str) -> ssl.SSLContext:
