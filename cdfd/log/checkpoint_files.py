@@ -6,8 +6,9 @@ Only the needed columns are read. Protocol and metadata come first, because they
 import asyncio
 import contextlib
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 
 import pyarrow as pa
 from rpds import HashTrieMap
@@ -58,13 +59,6 @@ class MemoryBudget:
             )
 
 
-@dataclass(slots=True)
-class _FileRows:
-    adds: list[pa.RecordBatch] = field(default_factory=list)
-    removes: list[pa.RecordBatch] = field(default_factory=list)
-    budget: MemoryBudget = field(default_factory=MemoryBudget)
-
-
 async def read_snapshot(
     storage: Storage,
     checkpoint: Checkpoint,
@@ -91,10 +85,7 @@ async def read_snapshot(
         tombstones=with_tombstones,
         all_fields=all_fields,
     )
-    rows = await asyncio.to_thread(_read_rows, storage, checkpoint, state.sidecars, columns)
-    schema = ALL_FIELDS if all_fields else FILES
-    base = Base(pa.Table.from_batches(rows.adds, schema), pa.Table.from_batches(rows.removes, schema))
-    return replace(begun, base=base)
+    return replace(begun, base=await asyncio.to_thread(_read_base, storage, checkpoint, state.sidecars, columns))
 
 
 def snapshot_of(checkpoint: Checkpoint, state: State) -> Snapshot:
@@ -141,22 +132,28 @@ def _read_action(file: AnyReader, name: str, state: State, budget: MemoryBudget)
                     return
 
 
-def _read_rows(storage: Storage, checkpoint: Checkpoint, sidecars: list[Sidecar], columns: RowColumns) -> _FileRows:
-    rows = _FileRows()
-    for stat in checkpoint.files:
+def _read_base(storage: Storage, checkpoint: Checkpoint, sidecars: list[Sidecar], columns: RowColumns) -> Base:
+    adds, removes, budget = list[pa.RecordBatch](), list[pa.RecordBatch](), MemoryBudget()
+    for stat in chain(checkpoint.files, sidecar_stats(sidecars)):
         with _errors_naming(stat.path):
-            if stat.path.endswith(".json"):
+            if stat.path.endswith(".json") and stat in checkpoint.files:
                 with_stats = columns.stats and not columns.counts
                 manifest = _read_json(storage, checkpoint.version, stat, with_stats=with_stats)
-                adds, removes = checkpoints.from_commit(manifest, State(), all_fields=columns.all_fields)
-                rows.adds.append(adds)
-                rows.removes.append(removes)
-            else:
-                _read_file(storage, stat, columns, rows)
-    for stat in sidecar_stats(sidecars):
-        with _errors_naming(stat.path):
-            _read_file(storage, stat, columns, rows)
-    return rows
+                added, removed = checkpoints.from_commit(manifest, State(), all_fields=columns.all_fields)
+                adds.append(added)
+                removes.append(removed)
+                continue
+            with _open(storage, stat) as file:
+                budget.allow(file)
+                for batch in _batches(file, columns.leaves(file.schema_arrow)):
+                    added = checkpoints.file_rows(batch, "add", all_fields=columns.all_fields)
+                    adds.append(checkpoints.counted(added) if columns.counts else added)
+                    budget.reserve(adds[-1].nbytes)
+                    if columns.tombstones:
+                        removes.append(checkpoints.file_rows(batch, "remove", all_fields=columns.all_fields))
+                        budget.reserve(removes[-1].nbytes)
+    schema = ALL_FIELDS if columns.all_fields else FILES
+    return Base(pa.Table.from_batches(adds, schema), pa.Table.from_batches(removes, schema))
 
 
 def sidecar_stats(sidecars: Iterable[Sidecar]) -> Iterator[Stat]:
@@ -189,18 +186,6 @@ def adds(storage: Storage, version: int, stat: Stat, columns: RowColumns) -> Ite
         with _open(storage, stat) as file:
             for batch in _batches(file, columns.leaves(file.schema_arrow)):
                 yield checkpoints.file_rows(batch, "add")
-
-
-def _read_file(storage: Storage, stat: Stat, columns: RowColumns, rows: _FileRows) -> None:
-    with _open(storage, stat) as file:
-        rows.budget.allow(file)
-        for batch in _batches(file, columns.leaves(file.schema_arrow)):
-            adds = checkpoints.file_rows(batch, "add", all_fields=columns.all_fields)
-            rows.adds.append(checkpoints.counted(adds) if columns.counts else adds)
-            rows.budget.reserve(rows.adds[-1].nbytes)
-            if columns.tombstones:
-                rows.removes.append(checkpoints.file_rows(batch, "remove", all_fields=columns.all_fields))
-                rows.budget.reserve(rows.removes[-1].nbytes)
 
 
 def _read_json(storage: Storage, version: int, stat: Stat, *, with_stats: bool = False) -> Commit:
