@@ -4,7 +4,7 @@ Source: specification, "Checkpoints", "Last Checkpoint File". A pure fold over a
 memory, so a log of a hundred thousand entries fits.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from cdfd.delta.paths import LogName
@@ -132,22 +132,15 @@ class SegmentBuilder:
                 version=newest,
                 hint="Older log entries were removed or never copied; a checkpoint is needed to begin later",
             )
-        check_contiguous(after, (version for version, _ in commits))
+        for version, _ in commits:
+            if version != after + 1:
+                gap = (
+                    f"version {after + 1} is" if version == after + 2 else f"versions {after + 1} to {version - 1} are"
+                )
+                raise GapError(
+                    f"{gap} missing: the log goes from {after} to {version}",
+                    version=after + 1,
+                    hint="A log must be contiguous: restore the missing entries from a copy of the table",
+                )
+            after = version
         return Segment(newest, self.checkpoint, tuple(stat for _, stat in commits))
-
-
-def check_contiguous(after: int, versions: Iterable[int]) -> None:
-    """Raise an error for a gap.
-
-    Raises:
-        GapError: it names the missing versions.
-    """
-    for version in versions:
-        if version != after + 1:
-            gap = f"version {after + 1} is" if version == after + 2 else f"versions {after + 1} to {version - 1} are"
-            raise GapError(
-                f"{gap} missing: the log goes from {after} to {version}" if after >= 0 else f"{gap} missing",
-                version=after + 1,
-                hint="A log must be contiguous: restore the missing entries from a copy of the table",
-            )
-        after = version

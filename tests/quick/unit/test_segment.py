@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from cdfd.delta import paths
 from cdfd.errors import GapError, LogError
-from cdfd.log.segment import Checkpoint, Segment, SegmentBuilder, check_contiguous
+from cdfd.log.segment import Checkpoint, Segment, SegmentBuilder
 from cdfd.storage.base import Stat
 from tests.support.checkpoint_layout import part_name, v2_name
 
@@ -162,13 +162,6 @@ class TestHoles:
         builder.leave_unfinished()
         assert builder.latest == 2
         assert builder.finish() == segment(commits(0, 2))
-
-    def test_versions_must_follow_one_another(self) -> None:
-        check_contiguous(-1, range(5))
-        check_contiguous(4, [5])
-        check_contiguous(4, [])
-        with pytest.raises(GapError, match="version 0 is missing"):
-            check_contiguous(-1, [1])
 
 
 @given(
