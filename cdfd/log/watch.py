@@ -163,8 +163,7 @@ class SharedWatch(Watch):
         if self._tip.leader is self:
             self._tip.leader = None
         self._watch.close()
-        for other in self._tip.watches:
-            other.news.set()  # one of them polls from now on
+        self._tell_others()  # one of them polls from now on
 
 
 def is_log_entry(name: str) -> bool:
@@ -203,7 +202,7 @@ class DirectoryWatch(Watch):
         """Return when a file of interest may have appeared, or after `timeout` seconds."""
         if not self._changed.is_set():
             # In a thread, because a hanging mount must not block the event loop that other tables share.
-            self._watch(await asyncio.to_thread(_nearest, self._path))
+            self._watch(*await asyncio.to_thread(_nearest, self._path))
         await self._clock.wait(self._changed, timeout)
         # The caller polls after this line, so it sees every change whose event came before it.
         self._changed.clear()
@@ -215,14 +214,14 @@ class DirectoryWatch(Watch):
         self._subscription = None
         self.watched = None
 
-    def _watch(self, nearest: _Nearest) -> None:
+    def _watch(self, folder: str, identity: _Identity | None, missing: str | None) -> None:
         """Watch the folder, or the nearest one above it, unless it is watched already."""
-        if nearest.identity == self.watched and self._subscription is not None and self._subscription.alive:
+        if identity == self.watched and self._subscription is not None and self._subscription.alive:
             return
         self.close()
-        accepts = self._accepts if nearest.missing is None else nearest.missing.__eq__
+        accepts = self._accepts if missing is None else missing.__eq__
         try:
-            self._subscription = self._arrivals.subscribe(nearest.folder, accepts, self._changed)
+            self._subscription = self._arrivals.subscribe(folder, accepts, self._changed)
         except OSError as error:
             reason = error.strerror or str(error)
             if reason != self.refusal:
@@ -230,7 +229,7 @@ class DirectoryWatch(Watch):
                 logger.warning("no file-system events for %s, polling instead: %s. %s", self._path, reason, advice)
             self.refusal = reason
             return
-        self.watched = nearest.identity
+        self.watched = identity
         self.refusal = None
         # A file may have appeared between the reader's last poll and now.
         self._changed.set()
@@ -245,21 +244,12 @@ _ADVICE = {
 _Identity = tuple[str, int, int]
 
 
-@dataclass(frozen=True, slots=True)
-class _Nearest:
-    """An existing folder (its real path and identity), and the next name on the way to the requested folder, if that is missing."""
-
-    folder: str
-    identity: _Identity | None
-    missing: str | None
-
-
-def _nearest(folder: str) -> _Nearest:
-    """A folder, or the nearest existing one above it. Blocks."""
+def _nearest(folder: str) -> tuple[str, _Identity | None, str | None]:
+    """The real path and the identity of a folder, or of the nearest existing one above it, and then the next name on the way. Blocks."""
     missing = None
     while (identity := _identify(folder)) is None and folder != os.path.dirname(folder):
         folder, missing = os.path.split(folder)
-    return _Nearest(os.path.realpath(folder), identity, missing)
+    return os.path.realpath(folder), identity, missing
 
 
 def _identify(folder: str) -> _Identity | None:
