@@ -57,7 +57,9 @@ class PollBudget:
         """The budget, for the tables that are polled now."""
         if self._configured is not None:
             return self._configured
-        return self.tables * HEADROOM * requests_per_hour(self._max_interval)
+        interval = self._max_interval
+        polls = HOUR / interval + HOUR / max(interval, CHECK_SECONDS) + HOUR / max(interval, LISTING_SECONDS)
+        return self.tables * HEADROOM * polls
 
     @property
     def max_interval(self) -> float:
@@ -131,11 +133,6 @@ class PollBudget:
         """Tokens an hour: with those of a full bucket, and those that tables may owe, they are the budget."""
         budget = self.max_requests_per_hour
         return max(budget - self._capacity - 2 * _DEBT * self.tables, budget / 4)
-
-
-def requests_per_hour(interval: float) -> float:
-    """Requests an hour of a table that is polled at an interval in seconds, with checks and listings."""
-    return HOUR / interval + HOUR / max(interval, CHECK_SECONDS) + HOUR / max(interval, LISTING_SECONDS)
 
 
 class Pace:

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from bench import poll_rhythm as patterns
 from bench.poll_rhythm import Result, adaptive, same_requests, simulate
 from cdfd.log.log import DeltaLog
-from cdfd.log.pace import CHECK_SECONDS, HOUR, LISTING_SECONDS, LONGEST_INTERVAL, Pace, PollBudget, requests_per_hour
+from cdfd.log.pace import CHECK_SECONDS, HOUR, LISTING_SECONDS, LONGEST_INTERVAL, Pace, PollBudget
 from cdfd.log.rhythm import GAPS, Rhythm
 from cdfd.log.tailer import Tailer
 from cdfd.log.watch import Backoff, PollWatch
@@ -161,7 +161,9 @@ class TestBudget:
         budget = PollBudget(None, max_interval)
         polled = poll(budget, tables, commits, 1.5, min(1.0, max_interval))
         assert max(map(max, polled.waits)) <= max_interval
-        assert polled.most_in_an_hour() <= tables * (1.25 * requests_per_hour(max_interval) + 4)
+        budget_of_one = PollBudget(None, max_interval)
+        budget_of_one.join("orders")
+        assert polled.most_in_an_hour() <= tables * (budget_of_one.max_requests_per_hour + 4)
 
     def test_none_of_500_tables_starves(self) -> None:
         busy = [float(at) for at in range(1, 900, 20)]
