@@ -105,7 +105,7 @@ def serialize(hint: LastCheckpoint) -> bytes:
         ),
     }
     fields = _present(fields)
-    return _dump(fields | {"checksum": checksum(fields)}).encode()
+    return json.dumps(fields | {"checksum": checksum(fields)}, separators=(",", ":")).encode()
 
 
 def checksum(content: Any) -> str:
@@ -186,15 +186,6 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return fields
 
 
-def _dump(value: Any) -> str:
-    """JSON text, numbers as they were written."""
-    if isinstance(value, dict):
-        return "{" + ",".join(f"{json.dumps(name)}:{_dump(member)}" for name, member in value.items()) + "}"
-    if isinstance(value, list):
-        return "[" + ",".join(map(_dump, value)) + "]"
-    return _scalar(value)
-
-
 def _present(fields: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value is not None}
 
@@ -212,7 +203,7 @@ def _number(fields: dict[str, Any], name: str, least: int = 0, most: int = _MAX_
         return None
     # 19 digits hold every long; more would only make int() slow.
     if not isinstance(value, Number) or not value.isdecimal() or len(value) > 19 or not least <= int(value) <= most:
-        raise _error(f"has {name} {_dump(value)[:40]}, which is not a whole number from {least} to {most}")
+        raise _error(f"has {name} {_scalar(value)[:40]}, which is not a whole number from {least} to {most}")
     return int(value)
 
 
