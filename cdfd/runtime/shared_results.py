@@ -135,12 +135,6 @@ class SharedResults(Generic[B]):
         _close(idle)
         return run
 
-    def has(self, reader: Reader[B], key: Hashable) -> bool:
-        """Whether another reader has begun a task whose results wait for this one."""
-        with self._lock:
-            run = self._runs.get((reader.domain, key))
-            return run is not None and reader in run.awaited
-
     def result(self, run: _Run[B], reader: Reader[B], number: int) -> B | _Mark:
         """Result number `number` of a run; a mark after the last one. Raises `CutOffError`, or the error of the task."""
         with self._lock:
@@ -237,10 +231,6 @@ class Reader(Generic[B]):
     shared: SharedResults[B]
     domain: Hashable
     begun: OrderedDict[int, None] = field(default_factory=OrderedDict, init=False)
-
-    def has(self, key: Hashable) -> bool:
-        """Whether another reader has begun a task whose results wait for this one."""
-        return self.shared.has(self, key)
 
     def results(self, key: Hashable, task: Callable[[], Iterator[B]]) -> Iterator[B]:
         """The results of a task.
