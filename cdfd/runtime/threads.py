@@ -50,11 +50,6 @@ class Threads(ThreadPoolExecutor):
         self._waiting: deque[_Work] = deque()
         self._ended = False
 
-    @property
-    def count(self) -> int:
-        """Number of threads."""
-        return len(self._members)
-
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
         """Run a call in a thread; see `Executor`.
 
