@@ -36,7 +36,7 @@ _NAME = re.compile(
         (?P<commit>json)
       | checkpoint\.(?P<checkpoint>parquet)
       | checkpoint\.(?P<part>[0-9]{10})\.(?P<parts>[0-9]{10})\.parquet
-      | checkpoint\.(?P<uuid>[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12})\.(?P<format>json|parquet)
+      | checkpoint\.(?P<v2>[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12})\.(?:json|parquet)
     )""",
     re.VERBOSE,
 )
@@ -50,15 +50,12 @@ class LogName:
         kind: `checkpoint` is a classic single file, `part` one of several, `v2` carries a UUID.
         version: of the table; -1 of `_last_checkpoint`.
         part, parts: number of a part, from 1, and how many there are.
-        uuid, format: of a V2 checkpoint; `json` or `parquet`.
     """
 
     kind: Kind
     version: int
     part: int | None = None
     parts: int | None = None
-    uuid: str | None = None
-    format: str | None = None
 
     @property
     def is_checkpoint(self) -> bool:
@@ -85,8 +82,8 @@ def parse_name(name: str) -> LogName | None:
     if match["parts"] is not None:
         part, parts = int(match["part"]), int(match["parts"])
         return LogName("part", version, part=part, parts=parts) if 1 <= part <= parts else None
-    if match["uuid"] is not None:
-        return LogName("v2", version, uuid=match["uuid"], format=match["format"])
+    if match["v2"] is not None:
+        return LogName("v2", version)
     return LogName("commit" if match["commit"] is not None else "checkpoint", version)
 
 

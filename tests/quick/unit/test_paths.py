@@ -25,8 +25,8 @@ class TestNames:
                 "00000000000000000010.checkpoint.0000000002.0000000003.parquet",
                 LogName("part", 10, part=2, parts=3),
             ),
-            (f"00000000000000000010.checkpoint.{UUID}.json", LogName("v2", 10, uuid=UUID, format="json")),
-            (f"00000000000000000010.checkpoint.{UUID}.parquet", LogName("v2", 10, uuid=UUID, format="parquet")),
+            (f"00000000000000000010.checkpoint.{UUID}.json", LogName("v2", 10)),
+            (f"00000000000000000010.checkpoint.{UUID}.parquet", LogName("v2", 10)),
             ("_last_checkpoint", LogName("last_checkpoint", -1)),
             ("09223372036854775807.json", LogName("commit", 2**63 - 1)),
         ],
@@ -75,7 +75,7 @@ class TestNames:
         assert paths.parse_name(paths.commit_name(version)) == LogName("commit", version)
         assert paths.parse_name(paths.checkpoint_name(version)) == LogName("checkpoint", version)
         assert paths.parse_name(part_name(version, part, parts)) == LogName("part", version, part=part, parts=parts)
-        assert paths.parse_name(v2_name(version, UUID)) == LogName("v2", version, uuid=UUID, format="parquet")
+        assert paths.parse_name(v2_name(version, UUID)) == LogName("v2", version)
 
     @given(st.text(max_size=80))
     def test_no_name_breaks_it(self, name: str) -> None:
