@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -36,29 +35,22 @@ _GRID: Floats = np.concatenate([[0.0], np.geomspace(0.02, 1e7, 128)])
 """Seconds since the last commit at which the hazard is computed, besides where it jumps."""
 
 
-class Gap(NamedTuple):
-    """Seconds between two commits, give or take an error."""
-
-    seconds: float
-    error: float
-
-
 @dataclass(eq=False)
 class Rhythm:
     """Learns the gaps between the commits of one table.
 
     Attributes:
         scale: a typical gap in seconds, until one is known.
-        gaps: the remembered ones, the newest last.
+        gaps: the remembered ones in seconds, and by how much each may be wrong, the newest last.
     """
 
     scale: float
-    gaps: deque[Gap] = field(default_factory=lambda: deque(maxlen=GAPS), init=False)
+    gaps: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=GAPS), init=False)
     _effort: tuple[Floats, Floats] | None = field(default=None, init=False)
 
     def learn(self, seconds: float, error: float) -> None:
         """A commit came `seconds` after the one before it, give or take `error`."""
-        self.gaps.append(Gap(max(seconds, 0.0), max(error, MIN_ERROR)))
+        self.gaps.append((max(seconds, 0.0), max(error, MIN_ERROR)))
         self._effort = None
 
     def delay(self, elapsed: float, price: float) -> float:
@@ -84,7 +76,7 @@ class Rhythm:
             # Weight of the gaps that have not ended in the middle of each step.
             mass = density * steps
             survival = np.maximum(weights.sum() - np.cumsum(mass) + mass / 2, 0.0)
-            scale = float(np.median([gap.seconds for gap in self.gaps])) if self.gaps else self.scale
+            scale = float(np.median([seconds for seconds, _ in self.gaps])) if self.gaps else self.scale
             unknown = UNKNOWN / (1 + middles / max(scale, MIN_ERROR))
             hazard = (density + unknown / (max(scale, MIN_ERROR) + middles)) / (survival + unknown)
             self._effort = times, np.concatenate([[0.0], np.cumsum(np.sqrt(hazard) * steps)])
@@ -98,8 +90,7 @@ class Rhythm:
         """For each remembered gap, and for each two that follow each other: when it may end, from and to, and its weight."""
         if not self.gaps:
             return np.empty(0), np.empty(0), np.empty(0)
-        seconds = np.array([gap.seconds for gap in self.gaps])
-        errors = np.array([gap.error for gap in self.gaps])
+        seconds, errors = np.array(self.gaps).T
         weights: Floats = FADING ** np.arange(len(seconds), dtype=np.float64)[::-1]
         # From each gap to its neighbour, as `NEIGHBOURS` says; half the gap if there are less than three.
         distance: Floats = seconds / 2

@@ -236,13 +236,13 @@ class TestClocks:
         for number in range(1, 4):
             pace.delay(60.0 * number - 2)
             pace.arrived(60.0 * number, age=-3600.0 if number % 2 else 7200.0, error=0.5)
-        assert [gap.seconds for gap in pace.rhythm.gaps] == [60.0, 60.0]
+        assert [seconds for seconds, _ in pace.rhythm.gaps] == [60.0, 60.0]
 
     def test_commits_that_were_there_already_are_learned_by_the_times_of_their_files(self) -> None:
         pace = Pace(PollBudget(None, 60.0), 1.0)
         for age in (300.0, 240.0, 250.0, 60.0):
             pace.arrived(1000.0, age, 0.5)
-        assert [gap.seconds for gap in pace.rhythm.gaps] == [60.0, 0.0, 180.0]
+        assert [seconds for seconds, _ in pace.rhythm.gaps] == [60.0, 0.0, 180.0]
 
 
 class Waits(PollWatch):
@@ -266,7 +266,7 @@ async def test_tailer_learns_the_gaps_and_pays_for_its_polls() -> None:
     now = clock.now_ms()
 
     tailer.learn([now - 61_001, now - 1001])
-    assert [gap.seconds for gap in pace.rhythm.gaps] == [60.0]
+    assert [seconds for seconds, _ in pace.rhythm.gaps] == [60.0]
     for checked, listed, requests in ((0, 0, 1), (CHECK_SECONDS, 0, 2), (CHECK_SECONDS, LISTING_SECONDS, 3)):
         tailer._checked_at = clock.monotonic() - checked
         tailer._gap_checked_at = clock.monotonic() - listed

@@ -170,7 +170,7 @@ async def after_restart(versions: int) -> tuple[float, int, list[int]]:
             while not upcoming.done():
                 await pass_time(clock, 0.25)
             assert (await upcoming).plan.version == versions
-    return clock.monotonic() - committed, polls, [round(gap.seconds) for gap in pace.rhythm.gaps]
+    return clock.monotonic() - committed, polls, [round(seconds) for seconds, _ in pace.rhythm.gaps]
 
 
 def test_a_process_that_starts_again_knows_the_rhythm_by_the_log() -> None:
