@@ -12,7 +12,6 @@ import threading
 import time
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, TypeVar, cast
 
@@ -270,32 +269,17 @@ class RenewedFile(io.RawIOBase):
         super().close()
 
 
-@dataclass(eq=False, repr=False)
-class RenewedSystem:
-    """The file system of a location, opened again whenever its source has another credential.
+def _renewed(uri: str, options: Mapping[str, object], source: KeySource) -> Callable[[], Any]:
+    """The file system of a location, opened again whenever its source has another credential. Blocks, and raises what the source does."""
+    lock = threading.Lock()
+    last: Mapping[str, str] | None = None
+    system: Any = None
 
-    Attributes:
-        uri: of the location.
-        options: of the file system.
-        source: of credentials.
-    """
-
-    uri: str
-    options: Mapping[str, object]
-    source: KeySource
-    _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
-    _config: Mapping[str, str] | None = field(default=None, init=False)
-    _system: Any = field(default=None, init=False)
-
-    def current(self) -> Any:
-        """The file system with a credential that has not ended. Blocks.
-
-        Raises:
-            StorageError: the source has none.
-        """
-        config = request_loop().submit(self.source.config()).result()
-        with self._lock:
-            if config != self._config:
+    def current() -> Any:
+        nonlocal last, system
+        config = request_loop().submit(source.config()).result()
+        with lock:
+            if config != last:
                 # A vended credential as options of adlfs or gcsfs.
                 credential: dict[str, object] = {}
                 if "azure.sas-token" in config:
@@ -304,10 +288,12 @@ class RenewedSystem:
                     from google.oauth2.credentials import Credentials  # gcsfs has it, and takes no bare token
 
                     credential = {"token": Credentials(config["gcs.oauth-token"])}  # type: ignore[no-untyped-call]
-                arguments = {**self.options, **credential, "skip_instance_cache": True}
-                self._system = fsspec.core.url_to_fs(self.uri, use_listings_cache=False, **arguments)[0]
-                self._config = config
-            return self._system
+                arguments = {**options, **credential, "skip_instance_cache": True}
+                system = fsspec.core.url_to_fs(uri, use_listings_cache=False, **arguments)[0]
+                last = config
+            return system
+
+    return current
 
 
 def open_fsspec(uri: str, options: Mapping[str, object]) -> FsspecStorage:
@@ -326,9 +312,8 @@ def open_fsspec(uri: str, options: Mapping[str, object]) -> FsspecStorage:
     own = {name: value for name, value in options.items() if name != SOURCE}
     try:
         if source is not None:
-            renewed = RenewedSystem(uri, own, source).current
             system = fsspec.get_filesystem_class(scheme)
-            return FsspecStorage(system, system._strip_protocol(uri), uri, renewed)
+            return FsspecStorage(system, system._strip_protocol(uri), uri, _renewed(uri, own, source))
         system, root = fsspec.core.url_to_fs(uri, use_listings_cache=False, **own)
     except (ValueError, TypeError) as error:
         raise ConfigError(f"the location cannot be opened: {type(error).__name__}", path=uri) from None
