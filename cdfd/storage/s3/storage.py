@@ -167,9 +167,12 @@ class S3Storage:
         check_path(path)
         start, length = first_range(size)
         weight = (length or -start) if size is None else min(size, length or -start)
-        first = PrefetchRange(start, length, weight)
-        other = leading_ranges(size) if whole and size is not None else ()
-        ranges = [first, *(PrefetchRange(at, end - at, end - at) for at, end in other)]
+        ranges = [PrefetchRange(start, length, weight)]
+        if whole and size is not None and size > WHOLE_OBJECT_BYTES:
+            end = size - TAIL_BYTES if size <= ALL_AHEAD_BYTES else LEADING_BYTES
+            for at in range(0, end, MAX_GET_BYTES):
+                length = min(MAX_GET_BYTES, end - at)
+                ranges.append(PrefetchRange(at, length, length))
         self._prefetcher.start(self._request("read", path), ranges, again=again)
 
     def open_input_file(self, path: str, size: int | None = None) -> pa.NativeFile:
@@ -267,14 +270,6 @@ def first_range(size: int | None) -> tuple[int, int | None]:
     if size is None:
         return 0, UNSIZED_BYTES
     return (0, WHOLE_OBJECT_BYTES) if size <= WHOLE_OBJECT_BYTES else (-TAIL_BYTES, None)
-
-
-def leading_ranges(size: int) -> list[tuple[int, int]]:
-    """Ranges to fetch together with the first one, if all of an object of that size will be read."""
-    if size <= WHOLE_OBJECT_BYTES:
-        return []
-    end = size - TAIL_BYTES if size <= ALL_AHEAD_BYTES else LEADING_BYTES
-    return [(start, min(start + MAX_GET_BYTES, end)) for start in range(0, end, MAX_GET_BYTES)]
 
 
 def open_object(
