@@ -42,8 +42,12 @@ def deleted_files_ms(metadata: Metadata) -> int:
 
 
 def _duration_ms(metadata: Metadata, key: str, default_ms: int) -> int:
-    interval = interval_ms(metadata.configuration.get(key, ""))
-    return default_ms if interval is None else min(max(interval, -_LONGEST_MS), _LONGEST_MS)
+    """A property that is a Spark interval, such as `interval 1 week 2 days`; the default where it is none of fixed length."""
+    match = _INTERVAL.fullmatch(metadata.configuration.get(key, "").lower())
+    if match is None:
+        return default_ms
+    interval = int(sum(int(amount) * _UNITS[unit] for amount, unit in _TERM.findall(match[1])))
+    return min(max(interval, -_LONGEST_MS), _LONGEST_MS)
 
 
 _UNITS = {
@@ -57,9 +61,3 @@ _UNITS = {
 }
 _TERM = re.compile(rf"([+-]?[0-9]{{1,12}})\s+({'|'.join(_UNITS)})s?(?:\s+|$)")
 _INTERVAL = re.compile(rf"\s*(?:interval\s+)?((?:{_TERM.pattern})+)", re.ASCII)
-
-
-def interval_ms(text: str) -> int | None:
-    """A Spark interval such as `interval 1 week 2 days` in milliseconds, or None where it is none of fixed length."""
-    match = _INTERVAL.fullmatch(text.lower())
-    return None if match is None else int(sum(int(amount) * _UNITS[unit] for amount, unit in _TERM.findall(match[1])))

@@ -24,7 +24,7 @@ from cdfd.delta.actions import Add, DeletionVectorDescriptor, DomainMetadata, Me
 from cdfd.delta.commit import Commit
 from cdfd.delta.files import FILES, PACK, pack
 from cdfd.delta.header import PartialHeader
-from cdfd.delta.retention import Retention, deleted_files_ms, interval_ms
+from cdfd.delta.retention import Retention, deleted_files_ms
 from cdfd.delta.snapshot import Base, Snapshot, first, replay
 from cdfd.errors import LogError, UnsupportedError
 from cdfd.log.log import DeltaLog
@@ -537,7 +537,8 @@ class TestTombstones:
         ],
     )
     def test_retention_is_read_in_each_unit(self, text: str, milliseconds: int | None) -> None:
-        assert interval_ms(text) == milliseconds
+        table = Metadata("t", "{}", (), {"delta.deletedFileRetentionDuration": text})
+        assert deleted_files_ms(table) == (WEEK if milliseconds is None else milliseconds)
         expected = WEEK if milliseconds is None else milliseconds
         metadata = Metadata("i", SCHEMA, (), {"delta.deletedFileRetentionDuration": text})
         assert deleted_files_ms(metadata) == expected
