@@ -171,7 +171,10 @@ def _read(text: str, kind: str) -> Any:
             # Deployed writers cast between string and binary, which is UTF-8; bytes that are none they cannot write but escaped.
             return text.encode()
         case "date":
-            return parse_date(stripped)
+            # A midnight after the day is ignored.
+            if (match := _DAY_ONLY.fullmatch(stripped)) is None:
+                raise ValueError(text)
+            return _days(match)
         case "timestamp" | "timestamp_ntz":
             return parse_timestamp(stripped, wall_clock=kind == "timestamp_ntz")
     raise ValueError(text)
@@ -191,14 +194,6 @@ _TIME = r"(?P<hour>[0-9]{1,2}):(?P<minute>[0-9]{1,2})(?::(?P<second>[0-9]{1,2})(
 _ZONE = r"(?P<zone>Z|UTC|GMT|(?:UTC|GMT)?(?P<sign>[+-])(?P<hours>[0-9]{1,2}):?(?P<minutes>[0-9]{2})?)"
 _DAY_ONLY = re.compile(_DATE + r"(?:[ T]00:00:00(?:\.0{1,9})?)?")
 _INSTANT = re.compile(_DATE + rf"(?:[ T]{_TIME} ?{_ZONE}?)?", re.IGNORECASE)
-
-
-def parse_date(text: str) -> int:
-    """Days since 1970-01-01 of `[+-]year-month-day`, a midnight behind it ignored. ValueError for anything else."""
-    match = _DAY_ONLY.fullmatch(text)
-    if match is None:
-        raise ValueError(text)
-    return _days(match)
 
 
 def parse_timestamp(text: str, *, wall_clock: bool = False) -> int:
@@ -242,6 +237,7 @@ def format_timestamp(microseconds: int, separator: str = " ") -> str:
 
 
 def _days(match: re.Match[str]) -> int:
+    """Days since 1970-01-01 of `[+-]year-month-day`."""
     # The calendar repeats every 400 years: the day is looked up in the cycle that `datetime` has, and moved.
     cycles, year_of_cycle = divmod(int(match["year"]) - 1, _CYCLE_YEARS)
     day = datetime.date(year_of_cycle + 1, int(match["month"]), int(match["day"]))
