@@ -13,7 +13,7 @@ from cdfd.delta.protocol import check_writable
 from cdfd.delta.retention import deleted_files_ms
 from cdfd.delta.snapshot import Snapshot
 from cdfd.delta.write import vacuum
-from cdfd.errors import ConfigError, NotFoundError, UnsupportedError, Within
+from cdfd.errors import ConfigError, NotFoundError, PathError, UnsupportedError, Within
 from cdfd.log.log import DeltaLog
 from cdfd.storage.base import FolderListing, Stat, Storage
 from cdfd.storage.local import LocalStorage
@@ -86,7 +86,12 @@ async def removable(log: DeltaLog, now_ms: int, retention_ms: int | None = None,
             outside = await log.storage.file_ids(list(named_outside))
             for (path, version), file in zip(named_outside.items(), outside, strict=True):
                 if file is None:
-                    raise vacuum.unlocated_error(log.storage.uri, path, version)
+                    raise PathError(
+                        "the log names a file outside of the table that is not there: it may be a file of the table by another name",
+                        version=version,
+                        path=path,
+                        hint=vacuum.HINT,
+                    )
             inside = await log.storage.file_ids(named_inside.to_pylist()) if files else ()
             named_ids = {*outside, *inside}
             ids = await log.storage.file_ids([stat.path for stat in files])

@@ -33,7 +33,7 @@ from cdfd.runtime.arrays import array_of
 
 _SPECIAL = r"^$|^/|/$|//|:|(^|/)\.\.?(/|$)"
 """In all paths that are not relative to the table in their one canonical spelling. Others have it too, and are located in vain."""
-_HINT = "Nothing was removed. Open the table by the path or URI that its log has, or run VACUUM in the engine that wrote the log"
+HINT = "Nothing was removed. Open the table by the path or URI that its log has, or run VACUUM in the engine that wrote the log"
 _SEEN = ("_change_data", "_delta_index")
 """Folders that a name with an underscore does not hide."""
 
@@ -137,7 +137,7 @@ def _locate(files: pa.Array, root: str, version: int) -> NamedFiles:
         try:
             location = paths.locate(root, path)
         except PathError as error:
-            error.hint = _HINT
+            error.hint = HINT
             raise
         if location.root == root:
             inside.append(location.path)
@@ -152,9 +152,3 @@ def _vector_paths(actions: Iterable[Add | Remove | Cdc]) -> Iterator[str]:
         vector = None if isinstance(action, Cdc) else action.deletion_vector
         if vector is not None and (path := path_of(vector)) is not None:
             yield path
-
-
-def unlocated_error(root: str, path: str, version: int) -> PathError:
-    """The error about a file of `NamedFiles.outside` that does not exist."""
-    what = "the log names a file outside of the table that is not there: it may be a file of the table by another name"
-    return PathError(what, table=root, version=version, path=path, hint=_HINT)
