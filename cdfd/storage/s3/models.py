@@ -28,8 +28,7 @@ class _Files(JSONFileLoader):  # type: ignore[misc]  # botocore has no types
 class CachedLoader(Loader):  # type: ignore[misc]  # as above
     """A loader that all clients share. Botocore's own lists two thousand files to find the services."""
 
-    def __init__(self) -> None:
-        super().__init__(file_loader=_Files())
+    FILE_LOADER_CLASS = _Files
 
     def list_available_services(self, type_name: str) -> list[str]:
         """Services that have a folder. Botocore only calls this to check the name of an existing service, or for error messages."""
