@@ -361,19 +361,13 @@ def _unconditional(path: str) -> UnsupportedError:
 
 def _as_stat(path: str, info: Mapping[str, Any]) -> Stat:
     """The stat from a file system's info. Without an ETag, its times identify a write; some stores count in seconds."""
-    modified = _modified_ms(info)
+    value = next((info[name] for name in _TIMES if info.get(name) is not None), 0)
+    if isinstance(value, str):
+        value = datetime.fromisoformat(value)
+    if isinstance(value, datetime):
+        value = (value if value.tzinfo is not None else value.replace(tzinfo=UTC)).timestamp()
+    modified = int(value * 1000) if isinstance(value, int | float) else 0
     tags = [str(info[name]) for name in _TAGS if info.get(name) is not None]
     times = [str(info[name]) for name in ("ino", "mtime") if info.get(name) is not None]
     settled = bool(tags) or time.time() * 1000 - modified > _SETTLED_MS
     return Stat(path, int(info["size"]), modified, "-".join([str(info["size"]), str(modified), *tags, *times]), settled)
-
-
-def _modified_ms(info: Mapping[str, Any]) -> int:
-    """Milliseconds since the Unix epoch; file systems have different names for it. 0 if there is none."""
-    value = next((info[name] for name in _TIMES if info.get(name) is not None), None)
-    if isinstance(value, str):
-        value = datetime.fromisoformat(value)
-    if isinstance(value, datetime):
-        aware = value if value.tzinfo is not None else value.replace(tzinfo=UTC)
-        return int(aware.timestamp() * 1000)
-    return int(value * 1000) if isinstance(value, int | float) else 0

@@ -28,7 +28,7 @@ from cdfd.scan.execute import Execution
 from cdfd.scan.table_files import TableFiles
 from cdfd.storage import fsspec_storage
 from cdfd.storage.base import Storage
-from cdfd.storage.fsspec_storage import FsspecStorage, _modified_ms
+from cdfd.storage.fsspec_storage import FsspecStorage, _as_stat
 from cdfd.storage.location import open_storage
 from tests.support.fsspec_systems import MemorySystem
 from tests.support.lake import SCHEMA, WITHIN, rows
@@ -242,8 +242,8 @@ def test_what_is_not_installed(uri: str, package: str, monkeypatch: pytest.Monke
     ],
 )
 def test_modification_time_is_read_in_each_form(info: dict[str, Any]) -> None:
-    assert _modified_ms(info) == 1_700_000_000_500
-    assert _modified_ms({}) == 0
+    assert _as_stat("x", {"size": 1, **info}).modified_ms == 1_700_000_000_500
+    assert _as_stat("x", {"size": 1}).modified_ms == 0
 
 
 def test_the_configuration_takes_it() -> None:
