@@ -113,7 +113,12 @@ class Subscription:
         try:
             headers = {} if self.tokens is None else await self.tokens.headers()
             async with self.session.post(url, data=orjson.dumps(request), headers=headers) as response:
-                status, body = response.status, await self._body(response)
+                status, body = response.status, bytearray()
+                async for chunk in response.content.iter_chunked(1 << 16):
+                    body += chunk
+                    if len(body) > MAX_RESPONSE_BYTES:
+                        hint = "Let only Cloud Storage publish to the topic"
+                        raise self._error(f"the response has more than {MAX_RESPONSE_BYTES >> 20} MiB", hint)
         except GoogleAuthError as error:
             hint = "Provide Google's application default credentials"
             raise self._error(f"no access token: {type(error).__name__}", hint) from None
@@ -126,26 +131,14 @@ class Subscription:
         if status == 504 and method == "pull":
             return {}  # no message came in time
         if status != 200:
-            raise self._refusal(status, answer)
+            if status == 401 and self.tokens is not None:
+                self.tokens.expire()
+            details = answer.get("error") if isinstance(answer, dict) else None
+            reason = details.get("status") if isinstance(details, dict) else None
+            raise self._error(f"{reason if isinstance(reason, str) else status}"[:100], _HINTS.get(status))
         if not isinstance(answer, dict):
             raise self._error("the response is not JSON")
         return answer
-
-    async def _body(self, response: aiohttp.ClientResponse) -> bytes:
-        body = bytearray()
-        async for chunk in response.content.iter_chunked(1 << 16):
-            body += chunk
-            if len(body) > MAX_RESPONSE_BYTES:
-                hint = "Let only Cloud Storage publish to the topic"
-                raise self._error(f"the response has more than {MAX_RESPONSE_BYTES >> 20} MiB", hint)
-        return bytes(body)
-
-    def _refusal(self, status: int, answer: Any) -> StorageError:
-        if status == 401 and self.tokens is not None:
-            self.tokens.expire()
-        details = answer.get("error") if isinstance(answer, dict) else None
-        reason = details.get("status") if isinstance(details, dict) else None
-        return self._error(f"{reason if isinstance(reason, str) else status}"[:100], _HINTS.get(status))
 
     def _error(self, reason: str, hint: str | None = None) -> StorageError:
         return StorageError(f"cannot read the queue: {reason}", path=self.name, hint=hint, retriable=True)
