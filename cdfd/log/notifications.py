@@ -24,8 +24,6 @@ RETRY_SECONDS, MAX_RETRY_SECONDS = 1.0, 60.0
 MAX_DELAY_SECONDS = 60.0
 """Delay of a notification after which it counts as lost. Stores say "typically seconds"."""
 
-Open = Callable[[], AbstractAsyncContextManager[Queue]]
-
 
 @dataclass(eq=False)
 class Notifications:
@@ -36,7 +34,7 @@ class Notifications:
         clock: time.
     """
 
-    open: Open
+    open: Callable[[], AbstractAsyncContextManager[Queue]]
     clock: Clock
     _watches: dict[ObjectCreated, list[NotifiedWatch]] = field(default_factory=dict, init=False)
     _foreign_reported: bool = field(default=False, init=False)

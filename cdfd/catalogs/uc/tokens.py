@@ -22,8 +22,6 @@ RENEW_SHARE = 0.8
 MAX_FILE_BYTES = 64 << 10
 MAX_ANSWER_BYTES = 1 << 20
 
-Session = Callable[[], Awaitable[aiohttp.ClientSession]]
-
 
 class Tokens:
     """The token of one client. It belongs to the event loop of requests.
@@ -33,7 +31,7 @@ class Tokens:
         session: of HTTP.
     """
 
-    def __init__(self, options: UnityOptions, session: Session) -> None:
+    def __init__(self, options: UnityOptions, session: Callable[[], Awaitable[aiohttp.ClientSession]]) -> None:
         self._options = options
         self._session = session
         self._lock = asyncio.Lock()
