@@ -28,7 +28,6 @@ from cdfd.scan.parquet.reader import AnyReader, open_parquet
 from cdfd.storage.base import Stat, Storage
 from cdfd.storage.durable import is_transient
 
-SIDECARS = f"{paths.LOG}/_sidecars"
 BATCH_ROWS = 65_536
 STATE_ROWS = 16_384
 """Rows of a batch in the search for actions that are not files. There are few, and often they come first."""
@@ -164,7 +163,7 @@ def sidecar_stats(sidecars: Iterable[Sidecar]) -> Iterator[Stat]:
     """
     names = set[str]()
     for sidecar in sidecars:
-        path = f"{SIDECARS}/{sidecar.path}"
+        path = f"{paths.LOG}/{paths.SIDECARS}/{sidecar.path}"
         if sidecar.path in names:
             # A repeated name takes a few bytes, but reading its file again may take gigabytes.
             raise LogError("the checkpoint names a sidecar twice", path=path)
