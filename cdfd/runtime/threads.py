@@ -34,16 +34,10 @@ class Threads(ThreadPoolExecutor):
 
     `ThreadPoolExecutor` keeps all threads that it ever started: hundreds after the start of hundreds of tables. asyncio requires a subclass.
     Here the thread that became free last gets the next call. If all took turns, a few calls a second would keep hundreds of threads alive.
-
-    Args:
-        most: limit of threads.
-        idle: seconds without a call after which a thread ends.
     """
 
-    def __init__(self, most: int = MOST, idle: float = IDLE_SECONDS) -> None:
+    def __init__(self) -> None:
         super().__init__(max_workers=1)  # it starts no thread, because `submit` is ours
-        self._most = most
-        self._seconds = idle
         self._mutex = Lock()
         self._members: set[_Member] = set()
         self._free: dict[_Member, None] = {}  # the one that became free last is the last one
@@ -63,7 +57,7 @@ class Threads(ThreadPoolExecutor):
                 raise RuntimeError("cannot schedule new futures after shutdown")
             if self._free:
                 self._free.popitem()[0].inbox.put(work)
-            elif len(self._members) < self._most:
+            elif len(self._members) < MOST:
                 member = _Member(work)
                 member.thread = Thread(target=self._run, args=(member,), name="cdfd-call", daemon=True)
                 self._members.add(member)
@@ -128,7 +122,7 @@ class Threads(ThreadPoolExecutor):
     def _next(self, member: _Member) -> _Work | None:
         """The next call; None if the thread has to end."""
         try:
-            return member.inbox.get(timeout=self._seconds)
+            return member.inbox.get(timeout=IDLE_SECONDS)
         except Empty:
             with self._mutex:
                 if member in self._free:

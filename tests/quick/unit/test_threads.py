@@ -3,6 +3,7 @@
 import asyncio
 import threading
 import time
+from collections.abc import Callable
 
 import pytest
 
@@ -12,6 +13,16 @@ from cdfd.runtime.threads import Threads
 WITHIN = 20.0
 
 
+@pytest.fixture
+def limits(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Threads]:
+    def limited(most: int = executor.MOST, idle: float = executor.IDLE_SECONDS) -> Threads:
+        monkeypatch.setattr(executor, "MOST", most)
+        monkeypatch.setattr(executor, "IDLE_SECONDS", idle)
+        return Threads()
+
+    return limited
+
+
 def wait_for(threads: Threads, count: int) -> None:
     deadline = time.monotonic() + WITHIN
     while len(threads._members) != count:
@@ -19,8 +30,8 @@ def wait_for(threads: Threads, count: int) -> None:
         time.sleep(0.002)
 
 
-def test_calls_run_at_once_in_threads_that_end_when_idle() -> None:
-    threads, together = Threads(idle=0.02), threading.Barrier(30)
+def test_calls_run_at_once_in_threads_that_end_when_idle(limits: Callable[..., Threads]) -> None:
+    threads, together = limits(idle=0.02), threading.Barrier(30)
     for _ in range(3):
         waiting = [threads.submit(together.wait, WITHIN) for _ in range(30)]
         assert sorted(each.result(WITHIN) for each in waiting) == list(range(30))
@@ -28,8 +39,8 @@ def test_calls_run_at_once_in_threads_that_end_when_idle() -> None:
     threads.shutdown()
 
 
-def test_one_call_after_the_other_needs_one_thread() -> None:
-    threads = Threads(idle=WITHIN)
+def test_one_call_after_the_other_needs_one_thread(limits: Callable[..., Threads]) -> None:
+    threads = limits(idle=WITHIN)
     for number in range(500):
         assert threads.submit(lambda number=number: number).result(WITHIN) == number
     assert len(threads._members) <= 2  # a result is there a moment before its thread is free
@@ -37,8 +48,8 @@ def test_one_call_after_the_other_needs_one_thread() -> None:
     assert len(threads._members) == 0
 
 
-def test_a_few_calls_a_second_do_not_keep_many_threads_alive() -> None:
-    threads, together = Threads(idle=0.3), threading.Barrier(40)
+def test_a_few_calls_a_second_do_not_keep_many_threads_alive(limits: Callable[..., Threads]) -> None:
+    threads, together = limits(idle=0.3), threading.Barrier(40)
     for each in [threads.submit(together.wait, WITHIN) for _ in range(40)]:
         each.result(WITHIN)
     deadline = time.monotonic() + WITHIN
@@ -49,8 +60,8 @@ def test_a_few_calls_a_second_do_not_keep_many_threads_alive() -> None:
     threads.shutdown()
 
 
-def test_no_more_threads_than_the_limit_and_no_call_is_lost() -> None:
-    threads, most, running, lock = Threads(3, idle=0.001), 0, 0, threading.Lock()
+def test_no_more_threads_than_the_limit_and_no_call_is_lost(limits: Callable[..., Threads]) -> None:
+    threads, most, running, lock = limits(3, idle=0.001), 0, 0, threading.Lock()
 
     def call(number: int) -> int:
         nonlocal most, running
@@ -74,8 +85,8 @@ def test_no_more_threads_than_the_limit_and_no_call_is_lost() -> None:
     threads.shutdown()
 
 
-def test_errors_and_cancellations_reach_the_caller() -> None:
-    threads, gate = Threads(1), threading.Event()
+def test_errors_and_cancellations_reach_the_caller(limits: Callable[..., Threads]) -> None:
+    threads, gate = limits(1), threading.Event()
 
     def fail() -> None:
         raise ValueError("no")
@@ -107,8 +118,10 @@ def test_a_call_whose_thread_cannot_start_waits_for_another_thread(monkeypatch: 
     threads.shutdown()
 
 
-def test_without_any_thread_a_call_fails_and_later_calls_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    threads = Threads(1)
+def test_without_any_thread_a_call_fails_and_later_calls_do_not(
+    limits: Callable[..., Threads], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads = limits(1)
     with monkeypatch.context() as patches:
         patches.setattr(executor, "Thread", Unstartable)
         with pytest.raises(RuntimeError, match="no more threads"):
