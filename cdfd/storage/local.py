@@ -47,7 +47,6 @@ class LocalStorage:
     Args:
         root: the folder; a relative path is resolved against the current working directory.
         sync: whether to sync writes to the device.
-        page: objects that a listing stats at a time.
         allowed: local folders outside the root to which links may lead.
         within: a folder above the root. The root may then be a link, or be reached by one, only if its target is inside that folder, or in
             an allowed one.
@@ -61,7 +60,6 @@ class LocalStorage:
         root: str | os.PathLike[str],
         *,
         sync: bool = True,
-        page: int = _LISTING_PAGE,
         allowed: Sequence[str] = (),
         within: str | None = None,
         mode: int = 0o666,
@@ -78,7 +76,6 @@ class LocalStorage:
         """The root as an absolute path."""
         self._confined = ConfinedRoot(self.root, allowed, within)
         self._sync = sync
-        self._page = page
         self._mode = mode
 
     async def read(self, path: str, start: int = 0, length: int | None = None) -> bytes:
@@ -122,8 +119,8 @@ class LocalStorage:
             )
 
         names = await asyncio.to_thread(self._names, folder, matches)
-        for at in range(0, len(names), self._page):
-            for each in await asyncio.to_thread(self._stat_page, folder, names[at : at + self._page]):
+        for at in range(0, len(names), _LISTING_PAGE):
+            for each in await asyncio.to_thread(self._stat_page, folder, names[at : at + _LISTING_PAGE]):
                 yield each
 
     async def folders(self, folder: str = "") -> Sequence[str]:

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from unittest.mock import patch
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -18,6 +19,7 @@ from cdfd.catalogs.base import CatalogTable
 from cdfd.catalogs.storage import CatalogStorage
 from cdfd.catalogs.vending import Vendor
 from cdfd.errors import ExistsError, NotFoundError, PathError, StorageError
+from cdfd.storage import local as local_storage
 from cdfd.storage.base import FolderListing, Stat, Storage, WholeFiles
 from cdfd.storage.fsspec_storage import FsspecStorage
 from cdfd.storage.local import LocalStorage
@@ -35,14 +37,16 @@ from tests.support.s3.server import Server
 
 @contextmanager
 def local(folder: Path) -> Iterator[Storage]:
-    yield LocalStorage(folder / "root", page=3)
+    with patch.object(local_storage, "_LISTING_PAGE", 3):
+        yield LocalStorage(folder / "root")
 
 
 @contextmanager
 def local_behind_link(folder: Path) -> Iterator[Storage]:
     (folder / "real").mkdir()
     (folder / "link").symlink_to(folder / "real")
-    yield LocalStorage(folder / "link", page=3, sync=False)
+    with patch.object(local_storage, "_LISTING_PAGE", 3):
+        yield LocalStorage(folder / "link", sync=False)
 
 
 @contextmanager
