@@ -26,41 +26,26 @@ from cdfd.storage.base import Stat, Storage, is_same
 RESET_HINT = "Positions of the old table are not valid in the new one: run `cdfd progress reset` to start over"
 
 
-class VerifiableLog(Protocol):
+class _Log(Protocol):
     """The methods of a log that verification needs. `cdfd.log.log.DeltaLog` has them."""
 
     storage: Storage
 
     @property
-    def by_catalog(self) -> bool:
-        """Whether the entries are commits that a catalog has ratified."""
-
-    def list_names(self, start_after: str = "") -> AsyncGenerator[LogFile, None]:
-        """The log's files, ascending."""
-
-    async def stat(self, version: int) -> Stat:
-        """The stat of an entry."""
-
-    async def fingerprint(self, version: int, *, anchor: bool = True) -> EntryFingerprint:
-        """The fingerprint of an entry, which becomes the anchor if there is none; without `anchor`, it neither does, nor is it cached."""
-
-    async def digest_prefix(self, version: int, size: int) -> tuple[str, bytes]:
-        """The hash of an entry's first `size` bytes, and some of the bytes that follow."""
-
-    async def header(self, version: int | None = None) -> Header:
-        """Protocol and metadata after a version; None: the newest."""
-
-    async def snapshot(self, *, with_tombstones: bool) -> Snapshot:
-        """The newest state of the table."""
-
-    def forget(self) -> None:
-        """Drop everything that was prefetched or cached."""
+    def by_catalog(self) -> bool: ...
+    def list_names(self, start_after: str = "") -> AsyncGenerator[LogFile, None]: ...
+    async def stat(self, version: int) -> Stat: ...
+    async def fingerprint(self, version: int, *, anchor: bool = True) -> EntryFingerprint: ...
+    async def digest_prefix(self, version: int, size: int) -> tuple[str, bytes]: ...
+    async def header(self, version: int | None = None) -> Header: ...
+    async def snapshot(self, *, with_tombstones: bool) -> Snapshot: ...
+    def forget(self) -> None: ...
 
 
 class History:
     """The entries that were read of a log, and whether they belong to one history."""
 
-    def __init__(self, log: VerifiableLog) -> None:
+    def __init__(self, log: _Log) -> None:
         self._log = log
         self._table = log.storage.uri
         self.anchors: dict[int, EntryFingerprint] = {}
