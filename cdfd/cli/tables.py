@@ -224,6 +224,6 @@ def vacuum(
     as_json: AS_JSON = False,
 ) -> None:
     """List or remove files that no version within the retention needs."""
-    from cdfd.cli.commands import vacuum as vacuuming
+    from cdfd.cli.commands.vacuum import run
 
-    write(vacuuming.run(vacuuming.Request(table, retention, delete=delete, unsafe=unsafe, as_json=as_json)))
+    write(run(table, retention, delete=delete, unsafe=unsafe, as_json=as_json))

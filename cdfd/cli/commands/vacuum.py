@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
 
 from cdfd import escaping as plain
 from cdfd.config.values import seconds
@@ -13,38 +12,28 @@ from cdfd.log.vacuum import Removable, removable, remove
 from cdfd.runtime.clock import SystemClock
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
-    """The arguments of the command.
+def run(
+    uri: str, retention: str | None = None, *, delete: bool = False, unsafe: bool = False, as_json: bool = False
+) -> str:
+    """The report, with a final line feed.
 
-    Attributes:
+    Args:
         uri: of the table.
         retention: such as `7d`; None: the table's.
         delete: whether to remove the files.
         unsafe: whether the retention may be shorter than the table's.
-        as_json: whether to print JSON.
-    """
-
-    uri: str
-    retention: str | None = None
-    delete: bool = False
-    unsafe: bool = False
-    as_json: bool = False
-
-
-def run(request: Request) -> str:
-    """The report, with a final line feed.
+        as_json: whether to return JSON.
 
     Raises:
         CdfdError: there is no table, the retention is too short, or a file cannot be removed.
     """
-    files = asyncio.run(_run(request))
-    if request.as_json:
+    files = asyncio.run(_run(uri, retention, delete=delete, unsafe=unsafe))
+    if as_json:
         facts = {
-            "table": request.uri,
+            "table": uri,
             "version": files.version,
             "retention_hours": files.retention_ms / 3_600_000,
-            "deleted": request.delete,
+            "deleted": delete,
             "bytes": files.bytes,
             "files": [file.path for file in files.files],
         }
@@ -56,20 +45,20 @@ def run(request: Request) -> str:
         summary = f"nothing to remove, with a retention of {hours}"
     else:
         count = f"{number} file{'' if number == 1 else 's'} of {files.bytes} bytes"
-        if request.delete:
+        if delete:
             summary = f"removed {count}"
         else:
             summary = f"{count}: no version of the last {hours} needs {'it' if number == 1 else 'them'}. To remove, use --delete"
     return "".join(f"{line}\n" for line in [*lines, summary])
 
 
-async def _run(request: Request) -> Removable:
-    table, text = Table.open(request.uri), request.retention
+async def _run(uri: str, retention: str | None, *, delete: bool, unsafe: bool) -> Removable:
+    table = Table.open(uri)
     try:
-        retention_ms = None if text is None else int(seconds(text) * 1000)
+        retention_ms = None if retention is None else int(seconds(retention) * 1000)
     except ValueError as error:
-        raise ConfigError(f"--retention {text!r:.80}: {error}", hint="Such as 7d or 12h") from None
-    files = await removable(table.log, SystemClock().now_ms(), retention_ms, unsafe=request.unsafe)
-    if request.delete:
+        raise ConfigError(f"--retention {retention!r:.80}: {error}", hint="Such as 7d or 12h") from None
+    files = await removable(table.log, SystemClock().now_ms(), retention_ms, unsafe=unsafe)
+    if delete:
         await remove(table.log.storage, files.files)
     return files

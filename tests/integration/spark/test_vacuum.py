@@ -8,7 +8,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from cdfd.cli.commands.vacuum import Request, run
+from cdfd.cli.commands.vacuum import run
 
 
 async def test_the_same_files_as_spark(spark: SparkSession, tmp_path: Path) -> None:
@@ -29,13 +29,13 @@ async def test_the_same_files_as_spark(spark: SparkSession, tmp_path: Path) -> N
     await sql("OPTIMIZE TARGET")
     (folder / "orphan").write_bytes(b"1")
     time.sleep(1)
-    ours = json.loads(await asyncio.to_thread(run, Request(str(folder), as_json=True)))["files"]
+    ours = json.loads(await asyncio.to_thread(run, str(folder), as_json=True))["files"]
     theirs = [row[0].removeprefix(f"file:{folder}/") for row in await sql("VACUUM TARGET DRY RUN")]
     assert any("deletion_vector" in path for path in ours)
     assert any(path.startswith("_change_data/") for path in ours)
     assert sorted(ours) == sorted(path.replace("%253D", "%3D") for path in theirs if (folder / path).is_file())
     rows = await sql("SELECT * FROM TARGET ORDER BY n")
-    await asyncio.to_thread(run, Request(str(folder), delete=True))
+    await asyncio.to_thread(run, str(folder), delete=True)
     spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
     assert await sql("SELECT * FROM TARGET ORDER BY n") == rows
     await sql("INSERT INTO TARGET VALUES (100, 'a=0')")

@@ -10,7 +10,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from cdfd import snapshot
-from cdfd.cli.commands.vacuum import Request, run
+from cdfd.cli.commands.vacuum import run
 from cdfd.delta.actions import Add, Metadata, Protocol
 from cdfd.delta.commit import Commit
 from cdfd.delta.snapshot import first
@@ -43,7 +43,7 @@ def ages(folder: Path, seconds: int) -> None:
 
 
 def removable(folder: Path, **options: object) -> list[str]:
-    report = json.loads(run(Request(str(folder), as_json=True, **options)))  # type: ignore[arg-type]  # by name
+    report = json.loads(run(str(folder), as_json=True, **options))  # type: ignore[arg-type]  # by name
     files: list[str] = report["files"]
     return sorted(files)
 
@@ -95,7 +95,7 @@ def test_no_version_in_the_retention_loses_a_file(tmp_path: Path, seed: int) -> 
     before = versions(tmp_path)
     expected = DeltaTable(tmp_path).vacuum(dry_run=True, full=True)
     assert removable(tmp_path) == sorted(expected)
-    report = run(Request(str(tmp_path), delete=True))
+    report = run(str(tmp_path), delete=True)
     assert f"removed {len(expected)} file" in report
     after = versions(tmp_path)
     kept = [version for version, age in enumerate(times) if age < 7 * DAY]
@@ -115,7 +115,7 @@ class TestFolders:
             (tmp_path / name).write_bytes(b"1")
         old(tmp_path, 8 * DAY)
         assert removable(tmp_path) == sorted(gone)
-        run(Request(str(tmp_path), delete=True))
+        run(str(tmp_path), delete=True)
         assert all((tmp_path / name).exists() for name in names)
         assert not any((tmp_path / name).exists() for name in gone)
 
@@ -157,7 +157,7 @@ class TestRetention:
         write_deltalake(tmp_path, pa.table({"n": [2]}), mode="overwrite")
         ages(tmp_path, DAY)
         with pytest.raises(ConfigError, match="a retention of 12 hours is shorter than that of the table, 168 hours"):
-            run(Request(str(tmp_path), retention="12h", delete=True))
+            run(str(tmp_path), retention="12h", delete=True)
         assert len(removable(tmp_path, retention="12h", unsafe=True)) == 1
 
     def test_that_of_the_table(self, tmp_path: Path) -> None:
@@ -187,4 +187,4 @@ class TestRetention:
     def test_retention_that_is_no_duration_is_refused(self, tmp_path: Path, text: str) -> None:
         write_deltalake(tmp_path, pa.table({"n": [1]}))
         with pytest.raises(ConfigError, match="--retention"):
-            run(Request(str(tmp_path), retention=text))
+            run(str(tmp_path), retention=text)

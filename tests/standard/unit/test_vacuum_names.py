@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cdfd.cli.commands.vacuum import Request, run
+from cdfd.cli.commands.vacuum import run
 from cdfd.delta import z85
 from cdfd.delta.write import vacuum
 from cdfd.errors import CdfdError, DataError, PathError
@@ -92,7 +92,7 @@ class Folder:
         return {str(path.relative_to(self.top)) for path in self.top.rglob("*") if not path.is_dir()}
 
     def vacuum(self, root: str = "table") -> str:
-        return run(Request(str(self.top / root), delete=True))
+        return run(str(self.top / root), delete=True)
 
 
 @pytest.fixture
