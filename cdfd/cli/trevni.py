@@ -92,10 +92,6 @@ def convert(
 
     The other formats are Parquet, JSON lines, Arrow IPC and Avro.
     """
-    from cdfd.cli.commands import trevni_convert as command
+    from cdfd.cli.commands.trevni_convert import run
 
-    write(
-        command.run(
-            command.Request(source, target, from_, to, codec, checksum, column_names(columns), overwrite=overwrite)
-        )
-    )
+    write(run(source, target, from_, to, codec, checksum, column_names(columns), overwrite=overwrite))

@@ -5,7 +5,6 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from typing import BinaryIO
 
 import pyarrow as pa
@@ -21,21 +20,17 @@ from cdfd.trevni.files.writing import TrevniWriter
 logger = logging.getLogger("cdfd.trevni")
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
-    """The options of the command."""
-
-    source: str
-    target: str
-    source_format: str | None = None
-    target_format: str | None = None
-    codec: str = "snappy"
-    checksum: str = "crc32"
-    columns: tuple[str, ...] | None = None
-    overwrite: bool = False
-
-
-def run(request: Request) -> str:
+def run(
+    source: str,
+    target: str,
+    source_format: str | None = None,
+    target_format: str | None = None,
+    codec: str = "snappy",
+    checksum: str = "crc32",
+    columns: tuple[str, ...] | None = None,
+    *,
+    overwrite: bool = False,
+) -> str:
     """Convert a file. The target appears as a whole, or not at all.
 
     Returns:
@@ -44,56 +39,57 @@ def run(request: Request) -> str:
     Raises:
         CdfdError: a file cannot be read or written, or the target cannot have its types.
     """
-    source = format_of(request.source, request.source_format)
-    target = format_of(request.target, request.target_format)
-    if "trevni" not in (source, target):
+    source_format, target_format = format_of(source, source_format), format_of(target, target_format)
+    if "trevni" not in (source_format, target_format):
         raise ConfigError("neither SOURCE nor TARGET is a Trevni file", hint="Give a name that ends in .trv")
-    if os.path.exists(request.target) and not request.overwrite:
-        raise ConfigError("the target already exists", path=request.target, hint="Give --overwrite")
-    progress = ProgressLine(logger, "converted", request.source, terminal=sys.stderr.isatty())
+    if os.path.exists(target) and not overwrite:
+        raise ConfigError("the target already exists", path=target, hint="Give --overwrite")
+    progress = ProgressLine(logger, "converted", source, terminal=sys.stderr.isatty())
     count = 0
     with ExitStack() as stack:
-        rows = stack.enter_context(_source(request, source))
-        write = stack.enter_context(_target(request, target, rows.schema))
+        rows = stack.enter_context(_source(source, source_format, columns))
+        write = stack.enter_context(_target(target, target_format, rows.schema, codec, checksum))
         stack.callback(progress.close)
-        stack.enter_context(name_damaged_file(request.source))
+        stack.enter_context(name_damaged_file(source))
         for batch in rows.batches:
             write(batch)
             count += batch.num_rows
             progress.count(None, batch.num_rows)
-    return f"{count} rows written to {request.target}\n"
+    return f"{count} rows written to {target}\n"
 
 
 @contextmanager
-def _source(request: Request, kind: str) -> Iterator[Rows]:
+def _source(path: str, kind: str, columns: tuple[str, ...] | None) -> Iterator[Rows]:
     if kind == "trevni":
-        with TrevniFile(request.source) as file:
+        with TrevniFile(path) as file:
             schema = file.schema
-            if request.columns is not None:
-                schema = file.read(request.columns, range(0)).schema
-            yield Rows(schema, file.iter_batches(columns=request.columns), file.num_rows)
+            if columns is not None:
+                schema = file.read(columns, range(0)).schema
+            yield Rows(schema, file.iter_batches(columns=columns), file.num_rows)
         return
     with ExitStack() as stack:
-        with name_damaged_file(request.source):
-            rows = stack.enter_context(READERS[kind](request.source))
-        if request.columns is not None:
-            unknown = [name for name in request.columns if name not in rows.schema.names]
+        with name_damaged_file(path):
+            rows = stack.enter_context(READERS[kind](path))
+        if columns is not None:
+            unknown = [name for name in columns if name not in rows.schema.names]
             if unknown:
                 names = ", ".join(rows.schema.names)[:200]
                 raise ConfigError(f"there is no column {unknown[0]!r:.100}", hint=f"Choose from {names}")
-            wanted = [name for name in rows.schema.names if name in request.columns]
+            wanted = [name for name in rows.schema.names if name in columns]
             schema = pa.schema([rows.schema.field(name) for name in wanted])
             rows = Rows(schema, (batch.select(wanted) for batch in rows.batches), rows.count)
         yield rows
 
 
 @contextmanager
-def _target(request: Request, kind: str, schema: pa.Schema) -> Iterator[Callable[[pa.RecordBatch], object]]:
+def _target(
+    path: str, kind: str, schema: pa.Schema, codec: str, checksum: str
+) -> Iterator[Callable[[pa.RecordBatch], object]]:
     if kind == "trevni":
-        with TrevniWriter(request.target, schema, codec=request.codec, checksum=request.checksum) as writer:
+        with TrevniWriter(path, schema, codec=codec, checksum=checksum) as writer:
             yield writer.write_batch
         return
-    with _replacing(request.target) as file:
+    with _replacing(path) as file:
         if kind == "jsonl":
             lines = line_encoder(schema)
             yield lambda batch: file.write(lines(batch).encode())
