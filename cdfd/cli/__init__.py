@@ -182,12 +182,11 @@ def plan(
 
     Prints processor, memory, disk, requests and money. Reads no data, and connects to no sink.
     """
-    from cdfd.cli.commands import plan as planning
+    from cdfd.cli.commands.plan import run
     from cdfd.daemon.membership.shard import Shard
 
     part = Shard.parse(shard) if shard else None
-    request = planning.Request(days, keep_days, price or (), part, sink)
-    report, code = planning.run(config, request, as_json=as_json)
+    report, code = run(config, days, keep_days, price or (), shard=part, sink=sink, as_json=as_json)
     write(report)
     raise typer.Exit(code)
 

@@ -21,48 +21,40 @@ from cdfd.runtime.clock import SystemClock
 COLUMNS = ("table", "versions/h", "rows/h", "bytes/h", "peak rows/h", "peak cores", "first load", "requests/h")
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
-    """An order for an estimate.
+def run(
+    path: Path,
+    days: float,
+    keep_days: float,
+    prices: Sequence[str] = (),
+    *,
+    shard: Shard | None = None,
+    sink: str | None = None,
+    as_json: bool = False,
+) -> tuple[str, int]:
+    """The report as text or as JSON, and the exit code: 1 if a table cannot be read.
 
-    Attributes:
+    Args:
+        path: of the configuration file.
         days: how many days of commits to read.
         keep_days: for how long topics keep rows.
         prices: others than `PRICES`, as NAME=USD.
         shard: only the tables of this shard; None: all.
         sink: only this one; None: all, each by itself.
-    """
-
-    days: float = 7.0
-    keep_days: float = 7.0
-    prices: Sequence[str] = ()
-    shard: Shard | None = None
-    sink: str | None = None
-
-
-def run(path: Path, request: Request, *, as_json: bool = False) -> tuple[str, int]:
-    """The report as text or as JSON, and the exit code: 1 if a table cannot be read.
-
-    Args:
-        path: of the configuration file.
-        request: what to estimate.
         as_json: whether to return JSON.
 
     Raises:
         ConfigError: the configuration or a price is invalid, or there is no such sink.
     """
-    prices = {}
-    for text in request.prices:
+    charged = dict(PRICES)
+    for text in prices:
         name, _, value = text.partition("=")
         try:
-            prices[name] = float(value)
+            charged[name] = float(value)
         except ValueError:
             raise ConfigError(f"the price {text!r:.100} is not NAME=USD", hint=_NAMES) from None
-        if name not in PRICES or not 0 <= prices[name] < 1e9:
+        if name not in PRICES or not 0 <= charged[name] < 1e9:
             raise ConfigError(f"{name!r:.100} is not the name of a price, or its value is not one", hint=_NAMES)
-    charged = {**PRICES, **prices}
-    chosen = load(path).chosen(request.sink)
-    reports = {config.sink_name: _report(config, request, charged) for config in chosen}
+    reports = {config.sink_name: _report(config, days, keep_days, shard, charged) for config in load(path).chosen(sink)}
     code = int(any(report.problems for report in reports.values()))
     if as_json:
         documents = {
@@ -122,10 +114,12 @@ class Report:
         yield f"Prices: {told['prices_source']}: {prices}.\n"
 
 
-def _report(config: Settings, request: Request, charged: Mapping[str, float]) -> Report:
+def _report(
+    config: Settings, days: float, keep_days: float, shard: Shard | None, charged: Mapping[str, float]
+) -> Report:
     measured = costs()
-    config, refused = asyncio.run(discover_tables(config, shard=request.shard))
-    works, errors = asyncio.run(read_work(config, request.days, SystemClock()))
+    config, refused = asyncio.run(discover_tables(config, shard=shard))
+    works, errors = asyncio.run(read_work(config, days, SystemClock()))
     measured_as, sink = measured.sink(config.sink.kind, config.sink.form)
     partitions, replicas = config.sink.partitions
     own = dict.fromkeys(config.sink.side_topics(config.pipeline), 1)
@@ -138,15 +132,15 @@ def _report(config: Settings, request: Request, charged: Mapping[str, float]) ->
         partitions,
         replicas,
         own,
-        request.keep_days * 24,
+        keep_days * 24,
         charged,
     )
     assumptions = {
-        "days": request.days,
-        "topics_keep_days": request.keep_days if partitions else None,
+        "days": days,
+        "topics_keep_days": keep_days if partitions else None,
         "costs_of": measured_as,
         "costs_measured": measured.measured,
-        "prices_usd": dict(charged),
+        "prices_usd": charged,
         "prices_source": PRICES_SOURCE if charged == PRICES else f"given; otherwise {PRICES_SOURCE}",
     }
     return Report(needs(works, measured, setup), setup, assumptions, [*map(str, (*refused, *errors))])
