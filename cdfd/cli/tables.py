@@ -155,20 +155,18 @@ def diff(
     They are change rows. Without --key, a row that differs is a delete and an insert. VERSION is as for `cdfd tail`.
     """
     choose_allocator()
-    from cdfd.cli.commands import diff as comparing
+    from cdfd.cli.commands.diff import run
 
-    comparing.run(
-        comparing.Request(
-            uri=table,
-            start=from_,
-            end=to,
-            other=other,
-            key=column_names(key) or (),
-            columns=column_names(columns),
-            only_summary=summary,
-            output=output,
-            access=_access(allowed_root, path_prefix, max_log_line, catalog_option),
-        )
+    run(
+        table,
+        from_,
+        to,
+        other,
+        key=column_names(key) or (),
+        columns=column_names(columns),
+        only_summary=summary,
+        output=output,
+        access=_access(allowed_root, path_prefix, max_log_line, catalog_option),
     )
 
 

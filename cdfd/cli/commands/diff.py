@@ -6,7 +6,7 @@ import asyncio
 import json
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -35,61 +35,50 @@ from cdfd.scan.updates.net import NetChanges
 from cdfd.scan.updates.spill import spill_space
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
-    """The options of the command.
+def run(
+    uri: str,
+    start: str | None,
+    end: str | None,
+    other_uri: str | None,
+    *,
+    key: tuple[str, ...],
+    columns: tuple[str, ...] | None,
+    only_summary: bool,
+    output: Path | None,
+    access: Mapping[str, Any],
+) -> None:
+    """Print the rows that differ, and a summary to standard error.
 
-    Attributes:
+    Args:
         uri: the table.
         start: the version before; None: that of `end`, if there is another table.
         end: the version after; None: the newest.
-        other: another table, which is the state after.
+        other_uri: another table, which is the state after.
         key: columns that identify a row.
         columns: the columns to compare; None: all.
         only_summary: print the summary alone, as JSON on standard output.
         output: file for the rows.
         access: other arguments of `Table.open`. The storage options are those of catalogs.
-    """
-
-    uri: str
-    start: str | None = None
-    end: str | None = None
-    other: str | None = None
-    key: tuple[str, ...] = ()
-    columns: tuple[str, ...] | None = None
-    only_summary: bool = False
-    output: Path | None = None
-    access: Mapping[str, Any] = field(default_factory=dict, repr=False)
-
-
-def _open(uri: str, request: Request) -> Table:
-    by_name = uri.startswith(("uc://", "glue://"))
-    return Table.open(uri, **request.access if by_name else {**request.access, "storage_options": None})
-
-
-def run(request: Request) -> None:
-    """Print the rows that differ, and a summary to standard error.
 
     Raises:
         CdfdError: with table, version and file.
     """
-    if request.start is None and request.other is None:
+    if start is None and other_uri is None:
         raise ConfigError("diff needs two states", hint="Give --from VERSION, or --other TABLE")
     allocator.settle()
-    table = _open(request.uri, request)
-    other = table if request.other is None else _open(request.other, request)
-    before = asyncio.run(State.at(table, request.start))
-    after = asyncio.run(State.at(other, request.end))
+    table = _open(uri, access)
+    other = table if other_uri is None else _open(other_uri, access)
+    before, after = asyncio.run(State.at(table, start)), asyncio.run(State.at(other, end))
     counts = RowCounts()
-    with open_output(request.output, "refuse") as out:
-        writer = Writer(request.uri, "flat", out)
-        for batch in difference(before, after, request.key, request.columns):
+    with open_output(output, "refuse") as out:
+        writer = Writer(uri, "flat", out)
+        for batch in difference(before, after, key, columns):
             counts.add(batch)
-            if not request.only_summary:
+            if not only_summary:
                 writer.write_rows([batch])
         rows = counts.by_type()
         total = {"insert": rows["insert"], "update": rows["update_postimage"], "delete": rows["delete"]}
-        if request.only_summary:
+        if only_summary:
             states = {
                 name: {"table": state.table.uri, "version": state.plan.version}
                 for name, state in (("before", before), ("after", after))
@@ -97,7 +86,7 @@ def run(request: Request) -> None:
             document = {**states, **total, "equal": not any(total.values())}
             out.write(json.dumps(document).encode() + b"\n")
             out.flush()
-    if not request.only_summary:
+    if not only_summary:
         where = f"version {before.plan.version} and version {after.plan.version}"
         if before.table.uri != after.table.uri:
             where = f"{before.table.uri} ({before.plan.version}) and {after.table.uri} ({after.plan.version})"
@@ -108,6 +97,11 @@ def run(request: Request) -> None:
                 f"{where} differ: {total['insert']} inserted, {total['update']} updated, {total['delete']} deleted"
             )
         print(summary, file=sys.stderr)  # noqa: T201 - a summary for people, beside the rows
+
+
+def _open(uri: str, access: Mapping[str, Any]) -> Table:
+    by_name = uri.startswith(("uc://", "glue://"))
+    return Table.open(uri, **access if by_name else {**access, "storage_options": None})
 
 
 @dataclass(frozen=True, slots=True)
