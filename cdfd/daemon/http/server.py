@@ -6,7 +6,7 @@ import logging
 import math
 import time
 from base64 import b64encode
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import cache
@@ -106,8 +106,6 @@ _server_logger = logging.getLogger("cdfd.http.server")
 _client_errors = _ClientErrors()
 _server_logger.addFilter(_client_errors)
 
-Handler = Callable[[web.Request], Awaitable[web.Response]]
-
 
 @asynccontextmanager
 async def serve_all(
@@ -121,35 +119,29 @@ async def serve_all(
         ConfigError: see `serve` and `serve_socket`.
     """
     async with AsyncExitStack() as stack:
-        trusted = ControlRoutes(controller, None, clock, trusted=True)
-        await stack.enter_async_context(serve_socket(config.controls.socket, status, history, trusted))
-        controls = ControlRoutes(controller, config.controls.token, clock)
-        listen, hosts = config.http.listen, config.http.hosts
-        try:
-            await stack.enter_async_context(serve(listen, status, hosts, config.http, history, controls))
-        except ConfigError as error:
-            if "listen" in config.http.model_fields_set:
-                raise
-            logger.warning("no metrics, health and status over HTTP: %s", error)
+        if config.controls.socket is not None:
+            trusted = ControlRoutes(controller, None, clock, trusted=True)
+            await stack.enter_async_context(serve_socket(config.controls.socket, status, history, trusted))
+        if config.http.listen is not None:
+            controls = ControlRoutes(controller, config.controls.token, clock)
+            try:
+                await stack.enter_async_context(serve(config.http, status, history, controls))
+            except ConfigError as error:
+                if "listen" in config.http.model_fields_set:
+                    raise
+                logger.warning("no metrics, health and status over HTTP: %s", error)
         yield
 
 
 @asynccontextmanager
 async def serve(
-    listen: Listen | None,
-    status: Status,
-    hosts: Sequence[str] = (),
-    settings: Http | None = None,
-    history: History | None = None,
-    controls: ControlRoutes | None = None,
-) -> AsyncIterator[Listen | None]:
-    """Serve until the block ends. Yields the address with the actual port, or None without a server.
+    settings: Http, status: Status, history: History | None = None, controls: ControlRoutes | None = None
+) -> AsyncIterator[Listen]:
+    """Serve until the block ends. Yields the address with the actual port.
 
     Args:
-        listen: the address; None: no server. With port 0, the system chooses a port.
+        settings: the address, where port 0 lets the system choose a port; host names, TLS and authentication.
         status: the status to serve.
-        hosts: accepted host names besides the machine's own; see `AllowedHosts`.
-        settings: TLS and authentication; None: neither.
         history: of the tables, for the page.
         controls: the routes of controls; None: no controls.
 
@@ -157,13 +149,11 @@ async def serve(
         ListenError: another process listens at the address.
         ConfigError: the server cannot listen at the address, or its certificate cannot be used.
     """
-    settings = settings or Http()
-    if listen is None:
-        yield None
-        return
+    listen = settings.listen
+    assert listen is not None
     writer = ThreadPoolExecutor(1, "cdfd-metrics")
     tls = None if settings.tls is None else ServerTls(settings.tls).context
-    names, past = AllowedHosts([listen.host, *hosts]), history or History(status)
+    names, past = AllowedHosts([listen.host, *settings.hosts]), history or History(status)
     access = Access(settings, None if controls is None else controls.token)
     application = _application(status, past, writer, names, access, controls)
     runner = web.AppRunner(application, access_log=None, logger=_server_logger, shutdown_timeout=STOP_SECONDS)
@@ -203,17 +193,12 @@ async def serve(
 
 
 @asynccontextmanager
-async def serve_socket(
-    path: str | None, status: Status, history: History, controls: ControlRoutes
-) -> AsyncIterator[None]:
-    """Serve the same on a Unix socket that only this user can open, until the block ends. Does nothing without a path.
+async def serve_socket(path: str, status: Status, history: History, controls: ControlRoutes) -> AsyncIterator[None]:
+    """Serve the same on a Unix socket that only this user can open, until the block ends.
 
     Raises:
         ConfigError: the socket cannot be made.
     """
-    if path is None:
-        yield
-        return
     writer = ThreadPoolExecutor(1, "cdfd-socket")
     application = _application(status, history, writer, AllowedHosts([]), Access(Http()), controls)
     runner = web.AppRunner(application, access_log=None, logger=_server_logger, shutdown_timeout=STOP_SECONDS)
@@ -305,18 +290,19 @@ def _application(
             raise web.HTTPNotFound(text="404: there is no such table\n")
         return _json(overview.details(monitor, history), 200, indent=None)
 
-    handlers: Mapping[str, Handler] = {
-        "/": for_people,
-        "/metrics": metrics,
-        "/healthz": health,
-        "/readyz": readiness,
-        "/status": everything,
-        "/overview": tables,
-        "/overview/table": table,
-    }
     application = web.Application(middlewares=[names.check, access.check])
     application.on_response_prepare.append(_set_headers)
-    application.add_routes([web.get(path, handler) for path, handler in handlers.items()])
+    application.add_routes(
+        [
+            web.get("/", for_people),
+            web.get("/metrics", metrics),
+            web.get("/healthz", health),
+            web.get("/readyz", readiness),
+            web.get("/status", everything),
+            web.get("/overview", tables),
+            web.get("/overview/table", table),
+        ]
+    )
     if controls is not None:
         application.add_routes(controls.routes())
     return application

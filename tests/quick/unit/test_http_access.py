@@ -57,10 +57,9 @@ class Client:
 
 @asynccontextmanager
 async def client(**http: Any) -> AsyncIterator[Client]:
-    settings = Http.model_validate(http)
+    settings = Http.model_validate({"listen": ANY_PORT, **http})
     status = Status(configuration(), ManualClock(NOW_MS))
-    async with serve(ANY_PORT, status, settings=settings) as address:
-        assert address is not None
+    async with serve(settings, status) as address:
         yield Client(status, address, "http" if settings.tls is None else "https")
 
 

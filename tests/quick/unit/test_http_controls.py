@@ -65,14 +65,13 @@ def obeying(controller: Controller) -> asyncio.Task[None]:
 
 
 @asynccontextmanager
-async def serving(token: str | None = TOKEN, settings: Http | None = None) -> AsyncIterator[Client]:
+async def serving(token: str | None = TOKEN, authentication: HttpAuthentication | None = None) -> AsyncIterator[Client]:
     clock = ManualClock(NOW_MS)
     status, controller = Status(configuration(), clock), Controller("shop", ["orders", "customers"], clock)
     status.notifications = controller.recent
     routes = ControlRoutes(controller, None if token is None else Secret(token), clock)
-    listen = Listen("127.0.0.1", 0)
-    async with serve(listen, status, (), settings, None, routes) as address, aiohttp.ClientSession() as session:
-        assert address is not None
+    settings = Http(listen=Listen("127.0.0.1", 0), authentication=authentication)
+    async with serve(settings, status, None, routes) as address, aiohttp.ClientSession() as session:
         loop = obeying(controller)
         yield Client(address, session, controller, status)
         loop.cancel()
@@ -236,7 +235,7 @@ async def test_another_host_is_refused_before_the_token_is_looked_at() -> None:
 
 
 async def test_the_token_is_enough_where_reading_needs_credentials() -> None:
-    async with serving(settings=Http(authentication=HttpAuthentication(token=Secret("reader")))) as client:
+    async with serving(authentication=HttpAuthentication(token=Secret("reader"))) as client:
         assert (await client.post("/status", method="GET"))[0] == 200
         assert (await client.post("/status", token="reader", method="GET"))[0] == 200
         assert (await client.post("/status", token="other", method="GET"))[0] == 401
