@@ -107,11 +107,10 @@ class Status:
         own = Metrics(__version__, native=native.built, sinks=several) if whole is None else whole._metrics
         self._metrics: Metrics = own
         self._sink_label = (config.sink_name,) if config.sink_name else ()
-        self._tables = {
-            table.name: self._monitor(table, starts_at_work=at_work)
-            for table in (() if several or standby else config.listed)
-            if shard is None or shard.owns(table.name)
-        }
+        self._tables: dict[str, TableMonitor] = {}
+        for table in () if several or standby else config.listed:
+            if shard is None or shard.owns(table.name):
+                self.add(table, starts_at_work=at_work)
         self.searches = Searches()
         self.election: Election | None = None
         self._standby = standby
@@ -134,10 +133,6 @@ class Status:
         for table in tuple(status._tables):
             status.remove(table)
 
-    def _monitor(self, table: settings.Table, *, starts_at_work: bool) -> TableMonitor:
-        metrics = self._metrics.table(table.name, *self._sink_label)
-        return TableMonitor(table, metrics, self._clock, self.config.sink_name, starts_at_work=starts_at_work)
-
     def table(self, name: str) -> TableMonitor:
         """The monitor of a table of the configuration, by its name."""
         return self._tables[name]
@@ -152,7 +147,9 @@ class Status:
         earlier = self._tables.get(table.name)
         if earlier is not None and earlier.table == table:
             return earlier
-        monitor = self._tables[table.name] = self._monitor(table, starts_at_work=starts_at_work)
+        metrics = self._metrics.table(table.name, *self._sink_label)
+        monitor = TableMonitor(table, metrics, self._clock, self.config.sink_name, starts_at_work=starts_at_work)
+        self._tables[table.name] = monitor
         return monitor
 
     def remove(self, name: str) -> None:
