@@ -6,30 +6,11 @@ from dataclasses import dataclass, field
 
 from cdfd import __version__
 from cdfd.daemon.http.status import Status
-from cdfd.daemon.http.table_status import TableMonitor
 from cdfd.errors import CdfdError
 from cdfd.runtime.clock import Clock
 from cdfd.sinks.own_topics import Announce
 
 logger = logging.getLogger("cdfd.daemon")
-
-
-def heartbeat(status: Status, table: TableMonitor, now_ms: int) -> tuple[bytes, bytes]:
-    """The record about a table: its name, and the state as JSON."""
-    reading = table.reading()
-    document = {
-        "pipeline": status.config.pipeline,
-        "table": table.table.name,
-        "topic": table.table.topic,
-        "ts_ms": now_ms,
-        "state": reading.state,
-        "delivered_version": reading.delivered_version,
-        "table_version": reading.table_version,
-        "lag_versions": reading.lag_versions,
-        "lag_seconds": None if reading.lag_seconds is None else round(reading.lag_seconds, 3),
-        "cdfd": __version__,
-    }
-    return table.table.name.encode(), json.dumps(document, separators=(",", ":")).encode()
 
 
 @dataclass(eq=False)
@@ -48,9 +29,24 @@ class Heartbeats:
     _failing: bool = field(default=False, init=False)
 
     async def beat(self) -> None:
-        """Write a record about each table."""
+        """Write a record about each table: its name, and the state as JSON."""
         now_ms = self.clock.now_ms()
-        records = [heartbeat(self.status, table, now_ms) for table in self.status.tables()]
+        records = []
+        for table in self.status.tables():
+            reading = table.reading()
+            document = {
+                "pipeline": self.status.config.pipeline,
+                "table": table.table.name,
+                "topic": table.table.topic,
+                "ts_ms": now_ms,
+                "state": reading.state,
+                "delivered_version": reading.delivered_version,
+                "table_version": reading.table_version,
+                "lag_versions": reading.lag_versions,
+                "lag_seconds": None if reading.lag_seconds is None else round(reading.lag_seconds, 3),
+                "cdfd": __version__,
+            }
+            records.append((table.table.name.encode(), json.dumps(document, separators=(",", ":")).encode()))
         if not records:
             return
         try:
