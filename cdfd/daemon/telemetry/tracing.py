@@ -64,19 +64,15 @@ class TracingMonitor(Monitor):
         tracer: of OpenTelemetry.
         name: of the table.
         attributes: of each trace.
-        now_ns: nanoseconds since the Unix epoch.
 
     Attributes:
         exemplar: the trace of the last delivery, as labels of an exemplar; None if it is not sampled.
     """
 
-    def __init__(
-        self, tracer: Tracer, name: str, attributes: Attributes, now_ns: Callable[[], int] = time.time_ns
-    ) -> None:
+    def __init__(self, tracer: Tracer, name: str, attributes: Attributes) -> None:
         self._tracer = tracer
         self._name = name
         self._attributes = dict(attributes)
-        self._now_ns = now_ns
         self._lock = threading.Lock()  # stages come from any thread
         self._stages: dict[str, _Stage] = {}
         self._discovered: int | None = None
@@ -86,7 +82,7 @@ class TracingMonitor(Monitor):
     def found_version(self, newest: int) -> None:
         """A commit is discovered."""
         if self._discovered is None:
-            self._discovered = self._now_ns()
+            self._discovered = time.time_ns()
 
     def at_tip(self, listed: int = -1) -> None:
         """Nothing is pending."""
@@ -98,7 +94,7 @@ class TracingMonitor(Monitor):
 
     def stage(self, name: str, seconds: float) -> None:
         """A piece of a stage ended now."""
-        end = self._now_ns()
+        end = time.time_ns()
         begin = end - int(seconds * 1e9)
         with self._lock:
             stage = self._stages.setdefault(name, _Stage(begin, end))
@@ -132,13 +128,13 @@ class TracingMonitor(Monitor):
         self._discovered = self._began = None
 
     def _begin(self) -> None:
-        self._began = self._now_ns()
+        self._began = time.time_ns()
         with self._lock:
             self._stages = {}
 
     def _record(self, facts: Attributes, error: CdfdError | None) -> None:
         """Make the spans of a delivery that ended now."""
-        end = self._now_ns()
+        end = time.time_ns()
         began = end if self._began is None else self._began
         discovered = began if self._discovered is None else min(self._discovered, began)
         with self._lock:
