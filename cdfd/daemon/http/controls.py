@@ -94,24 +94,17 @@ class ControlRoutes:
     async def _carry_out(self, request: web.Request, action: str) -> Notification:
         table, id = request.match_info.get("table"), ""
         try:
-            document = document_of(await _body(request))
+            try:
+                body = await request.read()  # of bounded size: see `client_max_size` of the application
+            except web.HTTPRequestEntityTooLarge:
+                raise Refused(
+                    "too_large", f"the request is too large: at most {MOST_BYTES} bytes are allowed"
+                ) from None
+            except web.RequestPayloadError as error:
+                raise Refused("malformed", f"the body cannot be read: {' '.join(str(error).split())}") from error
+            document = document_of(body)
             id = parse_id(document)
             parsed = parse_request(action, table, id, document, self._source)
         except Refused as error:
             return self._controller.refuse(error, id, action, table)
         return await self._controller.submit(parsed, ANSWER_SECONDS)
-
-
-async def _body(request: web.Request) -> bytes:
-    """The body, of bounded size, whatever the request says about it."""
-    if (request.content_length or 0) > MOST_BYTES:
-        raise Refused("too_large", f"the request has {request.content_length} bytes; at most {MOST_BYTES} are allowed")
-    parts = bytearray()
-    try:
-        async for part in request.content.iter_any():
-            parts += part
-            if len(parts) > MOST_BYTES:
-                raise Refused("too_large", f"the request has more than {MOST_BYTES} bytes")
-    except web.RequestPayloadError as error:
-        raise Refused("malformed", f"the body cannot be read: {' '.join(str(error).split())}") from error
-    return bytes(parts)

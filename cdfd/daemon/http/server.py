@@ -30,6 +30,7 @@ from cdfd.daemon.http.history import History
 from cdfd.daemon.http.metrics import CONTENT_TYPE, OPENMETRICS_TYPE
 from cdfd.daemon.http.status import Status
 from cdfd.daemon.http.tls import ServerTls
+from cdfd.deliver.requests import MOST_BYTES
 from cdfd.errors import ConfigError, ListenError
 from cdfd.escaping import as_json
 from cdfd.runtime.clock import Clock
@@ -290,7 +291,7 @@ def _application(
             raise web.HTTPNotFound(text="404: there is no such table\n")
         return _json(overview.details(monitor, history), 200, indent=None)
 
-    application = web.Application(middlewares=[names.check, access.check])
+    application = web.Application(middlewares=[names.check, access.check], client_max_size=MOST_BYTES)
     application.on_response_prepare.append(_set_headers)
     application.add_routes(
         [
