@@ -4,7 +4,7 @@ import asyncio
 import logging
 import math
 import traceback
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from random import Random
@@ -105,11 +105,6 @@ class Supervisor:
         self._leaving: dict[asyncio.Task[None], str] = {}
         self._changed = asyncio.Event()
         self._running = False
-
-    @property
-    def names(self) -> Collection[str]:
-        """The names of the tables."""
-        return self._tables.keys()
 
     def add(self, name: str, open: Open, monitor: Monitor, wake: asyncio.Event | None = None) -> None:
         """Add a table. Its loop starts at once, or with `run`.

@@ -105,7 +105,7 @@ def test_tables_come_and_go_with_their_status_metrics_and_requests(tmp_path: Pat
             assert (
                 names(daemon.status)
                 == sorted(daemon.controller.tables)
-                == sorted(daemon.supervisor.names)
+                == sorted(daemon.supervisor._tables)
                 == ["b", "c"]
             )
             text = daemon.status.metrics()().decode()
@@ -144,7 +144,7 @@ def test_search_that_ends_while_a_sink_is_closed_adds_no_tables(tmp_path: Path) 
         daemon = Daemon(tmp_path, "/a", "/b")
         async with daemon.running():
             await asyncio.gather(daemon.members.close(), daemon.members.note_folders({}))
-            assert list(daemon.supervisor.names) == names(daemon.status) == list(daemon.controller.tables) == []
+            assert list(daemon.supervisor._tables) == names(daemon.status) == list(daemon.controller.tables) == []
 
     asyncio.run(scenario())
 

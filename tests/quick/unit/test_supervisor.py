@@ -370,7 +370,7 @@ async def test_a_table_can_be_added_and_removed_while_the_others_continue() -> N
     assert daemon.told["leaves"].has_stopped
     assert not daemon.stops["joins"].is_set()
     assert daemon.open == 2
-    assert sorted(daemon.supervisor.names) == ["joins", "stays"]
+    assert sorted(daemon.supervisor._tables) == ["joins", "stays"]
     daemon.supervisor.add("leaves", daemon.opener("leaves"), daemon.told["leaves"])
     await until(lambda: daemon.begun["leaves"] == 2)
     assert daemon.begun["stays"] == daemon.begun["joins"] == 1
