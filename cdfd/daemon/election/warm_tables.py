@@ -84,17 +84,14 @@ class WarmTables:
                 for config, table in tables:
                     # Each may keep an equal share of the bytes of checkpoints.
                     group.create_task(self._prepare(config, table, STATE_BYTES // len(tables), slots))
-            await self._forget_others(tables)
+            # Release what is prepared for tables that have vanished.
+            names = {(config.sink_name, table.name) for config, table in tables}
+            self._read = {key: read_at for key, read_at in self._read.items() if key in names}
+            self.sources.retain(table for _, table in tables)
+            for name, sink in self.connectors.items():
+                await sink.retain([table for config, table in tables if config.sink_name == name])
             await self._clock.sleep(max(0.0, began + SOON_SECONDS - self._clock.monotonic()))
             await self._clock.wait(self._expected, began + PASS_SECONDS - self._clock.monotonic())
-
-    async def _forget_others(self, tables: Sequence[tuple[Settings, Table]]) -> None:
-        """Release what is prepared for tables that have vanished."""
-        names = {(config.sink_name, table.name) for config, table in tables}
-        self._read = {key: read_at for key, read_at in self._read.items() if key in names}
-        self.sources.retain(table for _, table in tables)
-        for name, sink in self.connectors.items():
-            await sink.retain([table for config, table in tables if config.sink_name == name])
 
     async def _list_tables(self, config: Settings) -> Sequence[Table]:
         """The tables of a sink, with those of patterns as the last search saw them."""
