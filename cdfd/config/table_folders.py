@@ -42,16 +42,10 @@ class TableFolders:
                 outer = outer.rpartition("/")[0]
         return min(nearest, key=itemgetter(0), default=None)
 
-    def problem(self, place: str) -> str | None:
-        """The problem of writing to a location; None if there is none. Blocks."""
-        if (table := self.around(place)) is None:
-            return None
-        index, where = table
-        return f"{quoted(place)} {where} the folder of tables[{index}], whose writers may remove it; choose another location"
-
     def check_apart(self, key: Path, place: str) -> None:
         """Check that a location is in no table's folder. Raises `Conflicts` that name the key. Blocks."""
-        if (what := self.problem(place)) is not None:
+        if (table := self.around(place)) is not None:
+            what = f"{quoted(place)} {table[1]} the folder of tables[{table[0]}], whose writers may remove it; choose another location"
             raise Conflicts((key, what))
 
 

@@ -11,8 +11,8 @@ from cdfd.config.parser import parse
 from cdfd.config.table_folders import TableFolders, canonical
 
 
-def problem(place: Path, table: Path) -> str | None:
-    return TableFolders([str(table)]).problem(str(place))
+def problem(place: Path, table: Path) -> tuple[int, str] | None:
+    return TableFolders([str(table)]).around(str(place))
 
 
 def test_a_sink_in_the_folder_of_a_table_is_refused_by_every_name(tmp_path: Path) -> None:
