@@ -14,6 +14,7 @@ from cdfd.errors import CdfdError
 from cdfd.log.watch import Backoff, DirectoryWatch, PollWatch, Watch
 from cdfd.runtime.clock import Clock
 from cdfd.runtime.file_events import FileEvents
+from cdfd.runtime.tasks import first_done
 from cdfd.storage.local import LocalStorage
 from cdfd.storage.location import is_local, open_storage
 
@@ -79,14 +80,10 @@ class Searching:
                 self._changed.clear()
                 await self._follow(self.members.config.discoveries)
                 self._note_searched(self._unsearched.difference(self.members.config.discoveries))
-                changed = asyncio.create_task(self._changed.wait())
-                try:
-                    await asyncio.wait({changed, *self._running.values()}, return_when=asyncio.FIRST_COMPLETED)
-                finally:
-                    changed.cancel()
-                for running in self._running.values():
-                    if running.done():
-                        running.result()
+                async with first_done(self._changed.wait(), *map(asyncio.shield, self._running.values())):
+                    for running in self._running.values():
+                        if running.done():
+                            running.result()
         finally:
             for task in searches.values():
                 task.cancel()

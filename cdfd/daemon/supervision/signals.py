@@ -10,6 +10,7 @@ from typing import Any
 
 from cdfd.errors import CdfdError
 from cdfd.runtime import logs
+from cdfd.runtime.tasks import first_done
 
 logger = logging.getLogger("cdfd.daemon")
 
@@ -72,15 +73,14 @@ async def run_until(stop: asyncio.Event, work: Coroutine[Any, Any, None]) -> Non
         CdfdError: as `work` does.
     """
     running = asyncio.create_task(work)
-    stopped = asyncio.create_task(stop.wait())
     try:
-        await asyncio.wait((running, stopped), return_when=asyncio.FIRST_COMPLETED)
+        async with first_done(stop.wait(), asyncio.shield(running)):
+            pass
         await asyncio.wait((running,), timeout=STOP_SECONDS)
         if not running.done():
             logger.info("a delivery did not finish within %g s; aborting it", STOP_SECONDS)
     finally:
         running.cancel()
-        stopped.cancel()
-        await asyncio.wait((running, stopped))
+        await asyncio.wait((running,))
     if not running.cancelled():
         running.result()
