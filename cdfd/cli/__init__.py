@@ -254,9 +254,8 @@ def backfill(
     """Publish versions or a snapshot again, while the daemon runs."""
     choose_allocator()
     from cdfd.cli.commands import backfill as command
-    from cdfd.cli.commands.backfill_job import Request
 
-    told, code = command.run(config, Request(table, from_, until, snapshot, id, restart, engine, sink))
+    told, code = command.run(config, command.Request(table, from_, until, snapshot, id, restart, engine, sink))
     write(told)
     raise typer.Exit(code)
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from cdfd.cli.commands.backfill_job import Job
+from cdfd.cli.commands.backfill import Job
 from cdfd.encode.json import LineEncoder
 from cdfd.encode.records import Origin
 from cdfd.model.columns import change_schema

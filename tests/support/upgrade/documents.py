@@ -11,7 +11,7 @@ import orjson
 import pyarrow as pa
 from rpds import HashTrieMap
 
-from cdfd.cli.commands.backfill_job import Job as BackfillRange
+from cdfd.cli.commands.backfill import Job as BackfillRange
 from cdfd.delta.actions import Metadata, Protocol, Txn
 from cdfd.delta.types import schema as schemas
 from cdfd.delta.types import schema_string
