@@ -125,7 +125,7 @@ async def _run(request: Request, out: BinaryIO) -> None:
         writer.close()
     except asyncio.CancelledError:
         # The writing thread cannot be cancelled, so asyncio waits for it.
-        writer.stop()
+        writer.stopped = True
         if not terminated.is_set():
             raise
         writer.close()
@@ -226,7 +226,7 @@ class Writer:
     """Encodes and writes the change rows of plans, in order. Used from one thread at a time.
 
     Attributes:
-        stopped: whether no more rows are to be written.
+        stopped: whether no more rows are to be written. The `write` of another thread ends before its next batch.
     """
 
     def __init__(
@@ -277,10 +277,6 @@ class Writer:
             self._trevni.empty = empty and _holds_something(self._out)
         elif empty and _holds_something(self._out):
             self._out.truncate(0)
-
-    def stop(self) -> None:
-        """Stop the `write` of another thread before its next batch."""
-        self.stopped = True
 
     def close(self) -> None:
         """End the output."""

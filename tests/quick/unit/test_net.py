@@ -155,7 +155,7 @@ class TestTables:
         def add_and_stop(self: NetChanges, batch: pa.RecordBatch) -> None:
             batches.append(batch)
             add(self, batch)
-            writer.stop()
+            writer.stopped = True
 
         monkeypatch.setattr(NetChanges, "add", add_and_stop)
         _write_net(Request(str(table.folder), "0", rows=RowOptions(key=("id",)), net=True), writer)
