@@ -16,7 +16,7 @@ from pydantic import AfterValidator, Field, PlainValidator, ValidationError, cre
 
 from cdfd.config import values
 from cdfd.config.fields import Name, Seconds, Section, TableUri, Text
-from cdfd.config.problems import Conflicts, quoted
+from cdfd.config.problems import conflicts_of, quoted
 from cdfd.config.table import Table, TableOptions
 from cdfd.errors import ConfigError
 
@@ -289,10 +289,4 @@ def _matches_any(patterns: Sequence[str], steps: Sequence[str]) -> bool:
 
 
 def _message(error: ValidationError) -> str:
-    [first, *_] = error.errors(include_url=False)
-    raised = first.get("ctx", {}).get("error")
-    return (
-        "; ".join(what for _, what in raised.conflicts)
-        if isinstance(raised, Conflicts)
-        else str(raised or first["msg"])
-    )
+    return "; ".join(what for _, what in conflicts_of(error.errors(include_url=False)[0]))

@@ -4,6 +4,8 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from pydantic_core import ErrorDetails
+
 from cdfd.errors import ConfigError
 from cdfd.escaping import one_line
 
@@ -62,6 +64,12 @@ class Conflicts(ValueError):
     def __init__(self, *conflicts: tuple[Path, str]) -> None:
         super().__init__("; ".join(what for _, what in conflicts))
         self.conflicts = conflicts
+
+
+def conflicts_of(detail: ErrorDetails) -> tuple[tuple[Path, str], ...]:
+    """An error of pydantic as conflicts."""
+    raised = detail.get("ctx", {}).get("error")
+    return raised.conflicts if isinstance(raised, Conflicts) else (((), str(raised or detail["msg"])),)
 
 
 def refuse(conflicts: Iterable[tuple[Path, str]]) -> None:

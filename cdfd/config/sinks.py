@@ -15,7 +15,7 @@ from pydantic import PlainValidator, ValidationError, ValidationInfo
 
 from cdfd.config import values
 from cdfd.config.fields import Section, either
-from cdfd.config.problems import Conflicts, Path
+from cdfd.config.problems import Conflicts, Path, conflicts_of
 from cdfd.errors import ConfigError
 from cdfd.runtime.registry import CONNECTORS, SINKS
 
@@ -205,9 +205,7 @@ _NEED_TOPICS = ("signals", "notifications")
 def problems_of_sink(error: ValidationError, name: str, indices: Sequence[int]) -> Iterator[tuple[Path, str]]:
     """The problems of the file as it is for one sink, each with its path in the whole file."""
     for detail in error.errors(include_url=False, include_input=False):
-        raised = detail.get("ctx", {}).get("error")
-        texts = raised.conflicts if isinstance(raised, Conflicts) else (((), str(raised or detail["msg"])),)
-        for below, text in texts:
+        for below, text in conflicts_of(detail):
             path = (*detail["loc"], *below)
             if path == ("tables",) and not indices:
                 yield ("sinks", name), "no table goes into it"

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from cdfd.config.environment import Resolved
-from cdfd.config.problems import Conflicts, Path, Problem, quoted
+from cdfd.config.problems import Path, Problem, conflicts_of, quoted
 from cdfd.config.settings import Section, Settings, SinkSettings
 from cdfd.config.values import Secret
 from cdfd.runtime.registry import SINKS
@@ -72,10 +72,8 @@ def _messages(detail: ErrorDetails) -> Iterator[tuple[Path, str]]:
             yield (), f"expected at least {context['ge']}"
         case "less_than_equal":
             yield (), f"expected at most {context['le']}"
-        case "value_error" if isinstance(context["error"], Conflicts):
-            yield from context["error"].conflicts
         case "value_error":
-            yield (), str(context["error"])
+            yield from conflicts_of(detail)
         case kind:
             yield (), _EXPECTED.get(kind, detail["msg"])
 
