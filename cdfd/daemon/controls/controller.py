@@ -164,19 +164,14 @@ class Publisher:
             self._more.clear()
             while self._waiting:
                 try:
-                    await self.write()
+                    records = [self._waiting[number] for number in range(min(_AT_ONCE, len(self._waiting)))]
+                    await self.announce(records)
                 except CdfdError as error:
                     logger.warning("cannot write notifications: %s; retrying in %g s", error, backoff.delay)
                     await self.clock.sleep(backoff.delay)
                     backoff = backoff.longer()
                 else:
                     backoff = backoff.reset()
-
-    async def write(self) -> None:
-        """Write those that wait. Raises the errors of `Announce`."""
-        records = [self._waiting[number] for number in range(min(_AT_ONCE, len(self._waiting)))]
-        if records:
-            await self.announce(records)
-            for record in records:
-                if self._waiting and self._waiting[0] is record:
-                    self._waiting.popleft()
+                    for record in records:
+                        if self._waiting and self._waiting[0] is record:
+                            self._waiting.popleft()
