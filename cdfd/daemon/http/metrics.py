@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from operator import attrgetter
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric, Summary, generate_latest
 from prometheus_client.gc_collector import GCCollector
@@ -230,10 +229,10 @@ class _Scrape(Collector):
             family.samples = [sample for sample in family.samples if not sample.name.endswith("_created")]
             yield family
         yield GaugeMetricFamily("cdfd_up", "Always 1: the daemon ends if a table's task ends unexpectedly.", value=1)
-        for name, text, value in _GAUGES:
+        for name, text, attribute in _GAUGES:
             gauge = GaugeMetricFamily(name, text, labels=self.labels)
             for reading in self.readings:
-                number = value(reading)
+                number = getattr(reading, attribute)
                 if number is not None:
                     gauge.add_metric(reading.labels, number)
             yield gauge
@@ -262,37 +261,33 @@ class _Scrape(Collector):
         yield from self.further
 
 
-_GAUGES: tuple[tuple[str, str, Callable[[Reading], float | None]], ...] = (
+_GAUGES = (
     (
         "cdfd_lag_seconds",
         "Age of the oldest undelivered commit, by its commit timestamp; 0 at the tip.",
-        attrgetter("lag_seconds"),
+        "lag_seconds",
     ),
-    ("cdfd_lag_versions", "Versions that the daemon has seen and not delivered.", attrgetter("lag_versions")),
+    ("cdfd_lag_versions", "Versions that the daemon has seen and not delivered.", "lag_versions"),
     (
         "cdfd_delivered_version",
         "Every version up to this one is delivered, or came before the start; -1: none yet.",
-        attrgetter("delivered_version"),
+        "delivered_version",
     ),
-    ("cdfd_table_version", "The newest version that the daemon has seen.", attrgetter("table_version")),
+    ("cdfd_table_version", "The newest version that the daemon has seen.", "table_version"),
     (
         "cdfd_ledger_version",
         "The delivered version in the ledger, which is updated every progress.interval; -1: none yet.",
-        attrgetter("ledger_version"),
+        "ledger_version",
     ),
-    (
-        "cdfd_last_delivery_timestamp_seconds",
-        "Unix time of the last delivery since the start.",
-        attrgetter("delivered_at"),
-    ),
+    ("cdfd_last_delivery_timestamp_seconds", "Unix time of the last delivery since the start.", "delivered_at"),
     (
         "cdfd_paused",
         "1 from an error that stops the table until it delivers again, is at the tip, or a request pauses it.",
-        attrgetter("paused"),
+        "paused",
     ),
     (
         "cdfd_position_lost",
         "1 if the table began again since the daemon's start, although its topic has records of it.",
-        attrgetter("lost_position"),
+        "lost_position",
     ),
 )
