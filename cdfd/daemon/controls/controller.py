@@ -4,7 +4,7 @@ import asyncio
 import json
 import logging
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -36,7 +36,6 @@ class Controller:
 
     Args:
         pipeline: its name.
-        tables: names of its tables.
         clock: the source of time.
         engine: the kind of engine. The queries of Spark have their positions, and take no requests.
 
@@ -45,7 +44,7 @@ class Controller:
         listeners: called with the document of every notification. They must not block or raise.
     """
 
-    def __init__(self, pipeline: str, tables: Iterable[str], clock: Clock, engine: str = "embedded") -> None:
+    def __init__(self, pipeline: str, clock: Clock, engine: str = "embedded") -> None:
         self._pipeline = pipeline
         self._clock = clock
         self._engine = engine
@@ -53,8 +52,6 @@ class Controller:
         self._ids: OrderedDict[tuple[str, str | None], None] = OrderedDict()
         self.recent: deque[dict[str, Any]] = deque(maxlen=KEPT)
         self.listeners: list[Listener] = []
-        for name in tables:
-            self.add(name)
 
     def add(self, name: str) -> Mailbox:
         """Take requests for a table; its mailbox. Those that wait for an earlier loop of it wait for the next one."""

@@ -101,7 +101,7 @@ async def serve(
     async with AsyncExitStack() as stack:
         history = History(status)
         await stack.enter_async_context(background("history", history.run(clock)))
-        controller = Controller(config.pipeline, (), clock, config.engine.kind)
+        controller = Controller(config.pipeline, clock, config.engine.kind)
         status.notifications = controller.recent
         if config.http.listen is not None or config.controls.socket is not None:
             from cdfd.daemon.http import server  # imports aiohttp, which takes a tenth of the start

@@ -67,7 +67,9 @@ def obeying(controller: Controller) -> asyncio.Task[None]:
 @asynccontextmanager
 async def serving(token: str | None = TOKEN, authentication: HttpAuthentication | None = None) -> AsyncIterator[Client]:
     clock = ManualClock(NOW_MS)
-    status, controller = Status(configuration(), clock), Controller("shop", ["orders", "customers"], clock)
+    status, controller = Status(configuration(), clock), Controller("shop", clock)
+    for name in ("orders", "customers"):
+        controller.add(name)
     status.notifications = controller.recent
     routes = ControlRoutes(controller, None if token is None else Secret(token), clock)
     settings = Http(listen=Listen("127.0.0.1", 0), authentication=authentication)
@@ -217,7 +219,7 @@ async def test_unknown_action_is_not_found() -> None:
 
 
 async def test_queries_of_spark_take_no_requests() -> None:
-    controller = Controller("shop", (), ManualClock(), "spark")
+    controller = Controller("shop", ManualClock(), "spark")
     for action in ("pause", "resume", "snapshot", "move"):
         fields = {"version": 1} if action == "move" else {}
         notification = await controller.submit(parse_request(action, "orders", action, fields, "http"))
@@ -261,7 +263,8 @@ class TestSocket:
     def served(self, path: Path, test: Callable[[aiohttp.ClientSession], Awaitable[None]]) -> None:
         async def run() -> None:
             clock = ManualClock(NOW_MS)
-            controller = Controller("shop", ["orders"], clock)
+            controller = Controller("shop", clock)
+            controller.add("orders")
             loop = obeying(controller)
             routes, status = ControlRoutes(controller, None, clock, trusted=True), Status(configuration(), clock)
             async with (
@@ -316,7 +319,7 @@ class TestSocket:
                 assert response.status == 200
 
         def routes() -> ControlRoutes:
-            return ControlRoutes(Controller("shop", [], ManualClock()), None, ManualClock(), trusted=True)
+            return ControlRoutes(Controller("shop", ManualClock()), None, ManualClock(), trusted=True)
 
         self.served(path, test)
         path.write_text("mine")
@@ -337,7 +340,7 @@ async def test_standby_names_the_process_to_ask() -> None:
 
 
 async def test_refusals_are_on_one_line() -> None:
-    controller = Controller("shop", [], ManualClock())
+    controller = Controller("shop", ManualClock())
     actual = controller.refuse(Refused("malformed", "a\nb\x1b[31m" + "x" * 5000))
     assert actual.message.isprintable()
     assert len(actual.message) <= 500

@@ -45,7 +45,7 @@ async def delivering(
 ) -> AsyncIterator[tuple[Status, asyncio.Task[None]]]:
     """A process with these settings, once it has opened its tables."""
     clock, stopping = SystemClock(), Stopping()
-    status, controller = Status(config, clock, standby=elected), Controller("shop", (), clock)
+    status, controller = Status(config, clock, standby=elected), Controller("shop", clock)
     process = _Process(config, path, loaded, clock, status, controller, asyncio.Event(), stopping, None, False)  # type: ignore[arg-type]
     warm = WarmTables(config, clock, asyncio.Event()) if elected else None
     status.has_begun = False

@@ -47,7 +47,7 @@ class Daemon:
         config, clock = load(self.path), ManualClock()
         self.clock = clock
         self.status = Status(config, clock, shard)
-        self.controller = Controller("shop", (), clock)
+        self.controller = Controller("shop", clock)
         self.supervisor = Supervisor(asyncio.Event(), clock)
         self.members = Members(config, self.supervisor, self.status, self.open, self.controller, shard)
         events = FileEvents()

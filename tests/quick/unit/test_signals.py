@@ -107,7 +107,9 @@ def settle(mailbox: Mailbox) -> None:
 def test_a_record_is_done_after_all_before_it() -> None:
     async def scenario() -> None:
         clock = ManualClock()
-        controller = Controller("shop", ["slow", "quick"], clock)
+        controller = Controller("shop", clock)
+        for name in ("slow", "quick"):
+            controller.add(name)
         log = Log(
             [
                 {"type": "pause", "data": {"data-collections": ["slow"]}},
@@ -147,7 +149,9 @@ def test_a_topic_that_is_opened_again_repeats_no_request() -> None:
 
     async def scenario() -> None:
         clock = ManualClock()
-        controller = Controller("shop", ["slow", "quick"], clock)
+        controller = Controller("shop", clock)
+        for name in ("slow", "quick"):
+            controller.add(name)
         values = [{"type": "pause", "data": {"data-collections": [name]}} for name in ("quick", "slow")]
         reader = SignalReader(controller, ACTIONS, clock)
         reading = asyncio.create_task(reader.read(Away(values)))
@@ -182,7 +186,8 @@ def test_request_that_waits_as_its_table_leaves_can_come_again() -> None:
 
     async def scenario() -> None:
         clock = ManualClock()
-        controller = Controller("shop", ["slow"], clock)
+        controller = Controller("shop", clock)
+        controller.add("slow")
         for answered in (False, True):
             log = Log([{"type": "pause", "data": {"data-collections": ["slow"]}}])
             reader = SignalReader(controller, ACTIONS, clock)
@@ -208,7 +213,8 @@ def test_request_that_waits_as_its_table_leaves_can_come_again() -> None:
 def test_a_shard_leaves_tables_of_others_to_them(shares: bool, types: list[str]) -> None:
     async def scenario() -> None:
         clock = ManualClock()
-        controller = Controller("shop", ["ours"], clock)
+        controller = Controller("shop", clock)
+        controller.add("ours")
         log = Log([{"type": "pause", "data": {"data-collections": ["theirs"]}}])
         reader = SignalReader(controller, ACTIONS, clock, shares_tables=shares)
         reading = asyncio.create_task(reader.read(log))
@@ -227,7 +233,7 @@ def test_a_shard_leaves_tables_of_others_to_them(shares: bool, types: list[str])
 def test_signals_of_a_downtime_wait_for_the_first_search(hangs: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario() -> None:
         clock, searched = ManualClock(), asyncio.Event()
-        controller = Controller("shop", [], clock)
+        controller = Controller("shop", clock)
         log = Log([{"type": "pause", "data": {"data-collections": ["new"]}}])
         monkeypatch.setattr(signals, "connector", lambda _: Broker(log))
         settings = configuration()

@@ -103,7 +103,7 @@ async def test_a_leader_that_has_lost_its_lease_has_a_limited_time_to_end_its_de
             pass
 
     config, clock = configuration(), ManualClock()
-    status, controller = Status(config, clock, standby=True), Controller("shop", (), clock)
+    status, controller = Status(config, clock, standby=True), Controller("shop", clock)
     process = Leader(config, Path(), None, clock, status, controller, asyncio.Event(), limits, None, False)  # type: ignore[arg-type]
     leading = asyncio.create_task(process._lead(Warm(), over))  # type: ignore[arg-type]
     async with asyncio.timeout(20):
