@@ -125,13 +125,9 @@ class Metrics:
         version: of cdfd.
         native: whether `cdfd-native` is used.
         sinks: whether the pipeline has several sinks. Then the metrics of tables have the label `sink`.
-
-    Attributes:
-        exemplars: whether the histogram of deliveries has exemplars.
     """
 
     def __init__(self, version: str, *, native: bool, sinks: bool = False) -> None:
-        self.exemplars = False
         self._registry = CollectorRegistry()
         self._labels = ("table", "sink") if sinks else ("table",)
 

@@ -162,15 +162,6 @@ class Status:
         return (*self._tables.values(), *(table for sink in self._sinks.values() for table in sink.tables()))
 
     @property
-    def exemplars(self) -> bool:
-        """Whether the metrics, which all sinks share, may have exemplars."""
-        return self._metrics.exemplars
-
-    def allow_exemplars(self) -> None:
-        """Let the metrics have exemplars."""
-        self._metrics.exemplars = True
-
-    @property
     def _searches(self) -> Mapping[str, Searches]:
         """The searches of each sink."""
         return {name: sink.searches for name, sink in self._sinks.items()} or {"": self.searches}

@@ -294,7 +294,7 @@ class _Process:
                     )
                 )
                 open_loop = partial(assembly.feed, shared)
-            monitor_of = await stack.enter_async_context(telemetry_monitors(config, status, clock))
+            monitor_of = await stack.enter_async_context(telemetry_monitors(config, clock))
             # Tables of queries take no requests: queries have no such state.
             mailboxes = None if config.engine.kind == "spark" else controller
             members = Members(config, supervisor, status, open_loop, mailboxes, shard, monitor_of)

@@ -6,7 +6,6 @@ from functools import partialmethod
 from typing import Any
 
 from cdfd.config.settings import Settings
-from cdfd.daemon.http.status import Status
 from cdfd.daemon.http.table_status import TableMonitor
 from cdfd.deliver.monitor import Monitor
 from cdfd.runtime.clock import Clock
@@ -38,9 +37,7 @@ for _event in vars(Monitor).keys() - vars(Monitors).keys():
 
 
 @asynccontextmanager
-async def telemetry_monitors(
-    config: Settings, status: Status, clock: Clock
-) -> AsyncIterator[Callable[[TableMonitor], Monitor] | None]:
+async def telemetry_monitors(config: Settings, clock: Clock) -> AsyncIterator[Callable[[TableMonitor], Monitor] | None]:
     """A function that completes the monitor of a table with those of telemetry; None if there is no telemetry."""
     async with AsyncExitStack() as stack:
         makers: list[Callable[[TableMonitor], Monitor]] = []
@@ -48,7 +45,6 @@ async def telemetry_monitors(
             from cdfd.daemon.telemetry.tracing import tracing  # imports OpenTelemetry, which is slow, and an extra
 
             traces = await stack.enter_async_context(tracing(config))
-            status.allow_exemplars()
 
             def traced(monitor: TableMonitor) -> Monitor:
                 trace_monitor = traces(monitor.table)

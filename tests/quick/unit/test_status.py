@@ -6,7 +6,6 @@ from typing import cast
 
 import pytest
 
-from cdfd.config.parser import parse
 from cdfd.config.settings import Table
 from cdfd.config.values import Secret
 from cdfd.daemon.election.election import Election
@@ -366,16 +365,6 @@ def test_a_table_that_failed_is_ready_again_once_it_delivers(orders: TableMonito
     assert orders.not_ready() == "failed without a retry: the broker is away"
     orders.stopped()
     assert orders.not_ready() == "stopped"
-
-
-def test_metrics_have_exemplars_if_those_of_a_sink_have_them(clock: ManualClock) -> None:
-    sinks = "sinks: {one: {kind: files, path: /one}, two: {kind: files, path: /two}}"
-    config = parse(f"pipeline: shop\ntables: [{{uri: /orders}}]\n{sinks}", {})
-    status = Status(config, clock)
-    of_sinks = [status.of_sink(each) for each in config.by_sink.values()]
-    assert not status.exemplars
-    of_sinks[0].allow_exemplars()
-    assert status.exemplars
 
 
 # The document
