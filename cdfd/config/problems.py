@@ -30,7 +30,15 @@ class Problem:
     line: int | None = None
 
     def __str__(self) -> str:
-        place = f"{path_text(self.path)}: " if self.path else ""
+        place = ""
+        for step in self.path:
+            if isinstance(step, int):
+                place += f"[{step}]"
+            elif re.fullmatch(r"[A-Za-z0-9_-]+", step):
+                place += f".{step}" if place else step
+            else:
+                place += f"[{quoted(step)}]"
+        place = f"{place}: " if place else ""
         return f"{place}{self.what}" + (f" (line {self.line})" if self.line is not None else "")
 
 
@@ -76,19 +84,6 @@ def refuse(conflicts: Iterable[tuple[Path, str]]) -> None:
     """Raise `Conflicts` if there are any."""
     if conflicts := tuple(conflicts):
         raise Conflicts(*conflicts)
-
-
-def path_text(path: Path) -> str:
-    """`("tables", 0, "uri")` -> `tables[0].uri`."""
-    text = ""
-    for step in path:
-        if isinstance(step, int):
-            text += f"[{step}]"
-        elif re.fullmatch(r"[A-Za-z0-9_-]+", step):
-            text += f".{step}" if text else step
-        else:
-            text += f"[{quoted(step)}]"
-    return text
 
 
 def quoted(text: str) -> str:
