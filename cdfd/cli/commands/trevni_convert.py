@@ -5,7 +5,6 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import BinaryIO
 
 import pyarrow as pa
 
@@ -89,20 +88,14 @@ def _target(
         with TrevniWriter(path, schema, codec=codec, checksum=checksum) as writer:
             yield writer.write_batch
         return
-    with _replacing(path) as file:
-        if kind == "jsonl":
-            lines = line_encoder(schema)
-            yield lambda batch: file.write(lines(batch).encode())
-        else:
-            with WRITERS[kind](file, schema) as sink:
-                yield sink.write_batch
-
-
-@contextmanager
-def _replacing(path: str) -> Iterator[BinaryIO]:
-    """A file that takes its name when the block ends. Rows may be confidential, so it is for this user only."""
     try:
+        # It takes its name when the block ends. Rows may be confidential, so it is for this user only.
         with durable.replacing(path, mode=0o600) as file:
-            yield file
+            if kind == "jsonl":
+                lines = line_encoder(schema)
+                yield lambda batch: file.write(lines(batch).encode())
+            else:
+                with WRITERS[kind](file, schema) as sink:
+                    yield sink.write_batch
     except OSError as error:
         raise StorageError(f"cannot write: {error.strerror or error}", path=path) from error
