@@ -77,19 +77,13 @@ class Explanation:
 def explain(facts: Facts) -> Explanation:
     """The explanation of these facts. Texts of errors are not escaped yet."""
     if facts.state in ("backing_off", "failed"):
-        if facts.error is None:
-            explanation = Explanation("An error.", "The daemon retries.")
-        else:
-            hint = facts.error.hint
-            if facts.state == "failed":
-                explanation = Explanation(
-                    facts.error.what, "No retry: remove the cause, then restart the daemon.", hint
-                )
-            else:
-                following = f"It retries in {duration(facts.retry_in or 0)}."
-                if not facts.error.retriable:
-                    following += " The error stays until you act."
-                explanation = Explanation(facts.error.what, following, hint)
+        assert facts.error is not None
+        following = "No retry: remove the cause, then restart the daemon."
+        if facts.state == "backing_off":
+            following = f"It retries in {duration(facts.retry_in or 0)}."
+            if not facts.error.retriable:
+                following += " The error stays until you act."
+        explanation = Explanation(facts.error.what, following, facts.error.hint)
     elif facts.state == "paused":
         since = "" if facts.paused_for is None else f" {duration(facts.paused_for)} ago"
         explanation = Explanation(f"A request paused it{since}.", "Nothing is delivered until a request resumes it.")
