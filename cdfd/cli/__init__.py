@@ -134,6 +134,8 @@ def run(
 ) -> None:
     """Run the daemon."""
     choose_allocator()
+    import asyncio
+
     from cdfd.daemon.membership.shard import Shard
     from cdfd.daemon.supervision import process
     from cdfd.runtime import logs
@@ -142,7 +144,7 @@ def run(
         logs.take_standard_error()
     try:
         part = None if not shard else Shard.parse(shard)
-        code = process.run(config, recover_from_ledger=recover_from_ledger, shard=part, standby=standby)
+        code = asyncio.run(process.run(config, recover_from_ledger=recover_from_ledger, shard=part, standby=standby))
     except CdfdError as error:
         if not logs.writes_json():
             raise

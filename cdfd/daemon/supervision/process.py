@@ -52,36 +52,13 @@ from cdfd.sinks.configured import connector
 logger = logging.getLogger("cdfd.daemon")
 
 
-def run(path: Path, *, recover_from_ledger: bool = False, shard: Shard | None = None, standby: bool = False) -> int:
-    """Run the daemon with a configuration file; the exit code after a signal.
-
-    Raises:
-        ConfigError: the configuration is invalid.
-        CdfdError: all loops have failed.
-    """
-    loaded = file_content(path)  # before it is parsed, so that a change in between is found later
-    config = load(path)
-    allocator.settle()
-    return asyncio.run(
-        serve(config, path, loaded, recover_from_ledger=recover_from_ledger, shard=shard, standby=standby)
-    )
-
-
-async def serve(
-    config: Settings,
-    path: Path,
-    loaded: bytes | None,
-    *,
-    recover_from_ledger: bool = False,
-    shard: Shard | None = None,
-    standby: bool = False,
+async def run(
+    path: Path, *, recover_from_ledger: bool = False, shard: Shard | None = None, standby: bool = False
 ) -> int:
     """Run the loops of all tables until a signal: 0 after SIGTERM, 130 after SIGINT.
 
     Args:
-        config: the settings.
-        path: their file, which is read again after a change.
-        loaded: its content; see `Reloading`.
+        path: the configuration file, which is read again after a change.
         recover_from_ledger: see `Policies`.
         shard: deliver the tables of this shard only; None: all.
         standby: run the loops only while this process leads; see `Election`.
@@ -90,6 +67,9 @@ async def serve(
         ConfigError: the configuration is invalid; see `preflight`.
         CdfdError: all loops have failed; see `Supervisor`.
     """
+    loaded = file_content(path)  # before it is parsed, so that a change in between is found later
+    config = load(path)
+    allocator.settle()
     preflight(config, shard, standby=standby)
     stopping = Stopping()
     hangup = asyncio.Event()
@@ -132,18 +112,9 @@ async def serve(
 
 @dataclass(frozen=True, slots=True)
 class _Process:
-    """A process of a pipeline, and what its deliveries need.
+    """A process of a pipeline, and what its deliveries need: the settings of its start, and the content that their file had.
 
-    Attributes:
-        config: the settings of its start.
-        path: their file.
-        loaded: its content; see `Reloading`.
-        clock: the source of time.
-        status: of the tables that it delivers.
-        controller: takes requests.
-        hangup: set by SIGHUP.
-        stopping: handles the other signals, and limits the end of the process.
-        shard, recover_from_ledger: see `serve`.
+    SIGHUP sets `hangup`; `stopping` handles the other signals. For `shard` and `recover_from_ledger` see `run`.
     """
 
     config: Settings

@@ -189,7 +189,9 @@ class TestRun:
         assert "Traceback" in json.loads(in_debug.err.splitlines()[-1])["traceback"]
 
     def test_a_bug_outside_of_the_tables_is_a_line_of_the_log(self, tmp_path: Path) -> None:
-        buggy = "from cdfd.daemon.supervision import process; process.serve = None; from cdfd.cli import main; main()"
+        buggy = (
+            "from cdfd.daemon.supervision import process; process.preflight = None; from cdfd.cli import main; main()"
+        )
         command = [sys.executable, "-c", buggy, "run", "-c", config(tmp_path, str(tmp_path / "orders"))]
         ended = subprocess.run(command, capture_output=True, text=True, timeout=WITHIN)
         assert ended.returncode == 1
