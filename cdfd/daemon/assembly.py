@@ -54,13 +54,7 @@ LARGE_AT_A_TIME = 2
 
 @dataclass(slots=True)
 class _Kept:
-    """State of a table that its next loop continues with.
-
-    Attributes:
-        pace: how often the table is polled: its rhythm is known.
-        warned: its warnings; see `Feed`.
-        ledger_warnings: those about its ledger.
-    """
+    """State of a table that its next loop continues with: its rhythm, and the warnings that were logged."""
 
     pace: Pace
     warned: set[str] = field(default_factory=set)

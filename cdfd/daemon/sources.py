@@ -41,14 +41,7 @@ class Source:
 
 @dataclass(slots=True)
 class _Opened:
-    """A table that is open.
-
-    Attributes:
-        files: of the table.
-        tip: of its log.
-        kept: states of its log.
-        users: how many sinks read it.
-    """
+    """A table that is open, and how many sinks read it."""
 
     files: SharedFiles
     tip: SharedTip

@@ -54,8 +54,6 @@ class _Supervised:
     """A table and its loop.
 
     Attributes:
-        open: opens the loop.
-        monitor: of the table.
         stop: set to stop this loop alone.
         task: keeps the loop running; None before the supervisor runs.
         failed: the error of a loop that waits for an operator; None for a loop that runs, or that a retry may help.
