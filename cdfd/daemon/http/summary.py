@@ -17,35 +17,7 @@ _CLEAN_UP: dict[Kind, tuple[str, str]] = {
     "log": ("log clean-up", "delta.logRetentionDuration"),
     "deleted_files": ("VACUUM", "delta.deletedFileRetentionDuration"),
 }
-
-
 SECONDS = 60.0
-
-
-@dataclass(frozen=True, slots=True)
-class Line:
-    """One summary line.
-
-    Attributes:
-        versions, rows: delivered since the previous line.
-        lag_versions: undelivered versions of all tables.
-        lag_seconds: age of the oldest undelivered commit.
-        not_ready: number of tables that are not ready.
-    """
-
-    versions: int
-    rows: int
-    lag_versions: int
-    lag_seconds: float
-    not_ready: int
-
-    def __str__(self) -> str:
-        text = f"delivered {_count(self.versions, 'version')} and {_count(self.rows, 'row')} since the last such line"
-        if self.lag_versions:
-            text += f"; {_count(self.lag_versions, 'version')} behind, the oldest for {self.lag_seconds:.1f} s"
-        if self.not_ready:
-            text += f"; {_count(self.not_ready, 'table')} not ready"
-        return text
 
 
 @dataclass(eq=False)
@@ -60,22 +32,28 @@ class Summary:
     _before: dict[TableMonitor, tuple[int, int]] = field(default_factory=dict, init=False)
     _warned: dict[str, float] = field(default_factory=dict, init=False)
 
-    def line(self) -> Line | None:
-        """The next line; None if nothing was delivered and there is no lag."""
+    def line(self) -> tuple[str, dict[str, float]] | None:
+        """The next line and its fields; None if nothing was delivered and there is no lag."""
         tables = self.status.tables()
         # A table that left and joined again has a new monitor, which counts from 0.
         delivered = {each: (each.commits, each.rows) for each in tables}
         before = [self._before.get(each, (0, 0)) for each in tables]
-        readings = [each.reading() for each in tables]
-        line = Line(
-            versions=sum(each.commits for each in tables) - sum(versions for versions, _ in before),
-            rows=sum(each.rows for each in tables) - sum(rows for _, rows in before),
-            lag_versions=sum(each.lag_versions or 0 for each in readings),
-            lag_seconds=max((each.lag_seconds or 0.0 for each in readings), default=0.0),
-            not_ready=len(self.status.not_ready()),
-        )
         self._before = delivered
-        return line if line.versions or line.rows or line.lag_versions or line.not_ready else None
+        readings = [each.reading() for each in tables]
+        versions = sum(each.commits for each in tables) - sum(versions for versions, _ in before)
+        rows = sum(each.rows for each in tables) - sum(rows for _, rows in before)
+        behind = sum(each.lag_versions or 0 for each in readings)
+        lag_seconds = max((each.lag_seconds or 0.0 for each in readings), default=0.0)
+        not_ready = len(self.status.not_ready())
+        if not (versions or rows or behind or not_ready):
+            return None
+        text = f"delivered {_count(versions, 'version')} and {_count(rows, 'row')} since the last such line"
+        if behind:
+            text += f"; {_count(behind, 'version')} behind, the oldest for {lag_seconds:.1f} s"
+        if not_ready:
+            text += f"; {_count(not_ready, 'table')} not ready"
+        fields = {"versions": versions, "rows": rows, "lag_versions": behind, "not_ready": not_ready}
+        return text, fields | {"lag_seconds": round(lag_seconds, 3)}
 
     def warn_of_clean_up(self, clock: Clock) -> None:
         """Log a warning when a table becomes at risk, every hour while it is, and a line when it no longer is."""
@@ -107,10 +85,8 @@ class Summary:
         while True:
             await clock.sleep(SECONDS)
             self.warn_of_clean_up(clock)
-            line = self.line()
-            if line is not None:
-                extra = {name: getattr(line, name) for name in ("versions", "rows", "lag_versions", "not_ready")}
-                logger.info("%s", line, extra=extra | {"lag_seconds": round(line.lag_seconds, 3)})
+            if (line := self.line()) is not None:
+                logger.info("%s", line[0], extra=line[1])
 
 
 def _count(count: int, what: str) -> str:
