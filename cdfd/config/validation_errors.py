@@ -17,8 +17,6 @@ from cdfd.config.settings import Section, Settings, SinkSettings
 from cdfd.config.values import Secret
 from cdfd.runtime.registry import SINKS
 
-MOUNTED_BESIDES_SECRETS = frozenset({"username"})
-
 _EXPECTED = {
     "string_type": "expected text",
     "tuple_type": "expected a list",
@@ -43,7 +41,7 @@ def file_settings() -> frozenset[str]:
         if get_origin(section.model_fields[name].annotation) is not Mapping  # a file cannot have several secrets
         and _has_secret(section.model_fields[name].annotation)
     }
-    return MOUNTED_BESIDES_SECRETS | secrets
+    return frozenset(secrets | {"username"})
 
 
 def validation_problems(error: ValidationError, resolved: Resolved) -> list[Problem]:
