@@ -28,8 +28,6 @@ MOST_WAITING = 1000
 _AT_ONCE = 100
 _RETRY_SECONDS, _MAX_RETRY_SECONDS = 1.0, 60.0
 
-Listener = Callable[[dict[str, Any]], None]
-
 
 class Controller:
     """The controls of a daemon.
@@ -51,7 +49,7 @@ class Controller:
         self.tables: dict[str, Mailbox] = {}
         self._ids: OrderedDict[tuple[str, str | None], None] = OrderedDict()
         self.recent: deque[dict[str, Any]] = deque(maxlen=KEPT)
-        self.listeners: list[Listener] = []
+        self.listeners: list[Callable[[dict[str, Any]], None]] = []
 
     def add(self, name: str) -> Mailbox:
         """Take requests for a table; its mailbox. Those that wait for an earlier loop of it wait for the next one."""
