@@ -112,12 +112,7 @@ def require_spark() -> None:
 
 @asynccontextmanager
 async def spark_engine(config: Settings) -> AsyncIterator[Engine]:
-    """An engine on Spark, let go at the end.
-
-    Raises:
-        ConfigError: PySpark is not installed.
-    """
-    require_spark()
+    """An engine on Spark, let go at the end. PySpark is installed: see `require_spark`."""
     # Importing PySpark takes a while, and most do without.
     from cdfd.spark.engine.engine import SparkEngine
     from cdfd.spark.engine.sessions import Sessions
