@@ -250,11 +250,6 @@ def rate_limits(section: RateLimits, clock: Clock) -> tuple[RateLimit, ...]:
     return () if rows is None and size is None else (RateLimit(rows, size, clock),)
 
 
-def rates(config: Settings, table: settings.Table, clock: Clock) -> Rates:
-    """The rate limits of a process that delivers only this table."""
-    return Rates([limit for section in (table.limits, config.limits) for limit in rate_limits(section, clock)])
-
-
 def limits(config: Settings, table: settings.Table) -> Limits:
     """The limits of a delivery into the sink. With a rate limit, a delivery of several versions has a second's worth at most."""
     sinks = connector(config)

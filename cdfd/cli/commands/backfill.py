@@ -27,6 +27,7 @@ from cdfd.deliver.configured import execution, open_table
 from cdfd.deliver.deliverer import Deliverer
 from cdfd.deliver.large_versions import LargeVersions
 from cdfd.deliver.monitor import Monitor
+from cdfd.deliver.rates import Rates
 from cdfd.deliver.resuming import check_fit
 from cdfd.delta.header import Header
 from cdfd.errors import CdfdError, ConfigError
@@ -337,6 +338,7 @@ class Backfill:
                 self._stop,
                 self._config.engine.spark.snapshot_planning,
             )
+        sections = self._table.limits, self._config.limits
         return Deliverer(
             self._opened.uri,
             sink,
@@ -348,7 +350,7 @@ class Backfill:
             Admission(1),
             self._clock,
             large,
-            assembly.rates(self._config, self._table, self._clock),
+            Rates([limit for section in sections for limit in assembly.rate_limits(section, self._clock)]),
         )
 
     async def _deliver(self, job: Job, position: Position, tailer: Tailer, deliverer: Deliverer) -> None:
