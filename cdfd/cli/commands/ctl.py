@@ -50,7 +50,11 @@ class Target:
         if url is not None:
             if token_file is None:
                 raise ConfigError("--url needs --token-file", hint="Give the file that has `controls.token`")
-            return cls(None, url.rstrip("/"), _read(token_file))
+            try:
+                token = token_file.read_text(encoding="utf-8").strip()
+            except (OSError, UnicodeDecodeError) as error:
+                raise ConfigError(f"cannot read the token: {error}", hint="Check the path of --token-file") from error
+            return cls(None, url.rstrip("/"), token)
         assert config is not None
         settings = load(config)
         controls, listen = settings.controls, settings.http.listen
@@ -112,10 +116,3 @@ def _reachable(host: str) -> str:
     if address.is_unspecified:
         return "127.0.0.1" if address.version == 4 else "[::1]"
     return host if address.version == 4 else f"[{host}]"
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"cannot read the token: {error}", hint="Check the path of --token-file") from error
