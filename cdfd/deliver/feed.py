@@ -20,7 +20,7 @@ from cdfd.deliver.monitor import Monitor
 from cdfd.deliver.rates import Rates
 from cdfd.deliver.recorder import Recorder
 from cdfd.deliver.resnapshotter import Resnapshotter, cancel_impossible
-from cdfd.deliver.resuming import Policies, check_fit, check_schema_change, explain_gap, read_ledger, resume_position
+from cdfd.deliver.resuming import Policies, check_fit, check_schema_change, explain_gap, read_ledger
 from cdfd.delta.actions import Metadata
 from cdfd.delta.header import Header
 from cdfd.delta.retention import Retention
@@ -37,7 +37,7 @@ from cdfd.scan.execute import Execution
 from cdfd.scan.table_files import MISSING_HINT
 from cdfd.sinks.base import Sink, SnapshotNeededError
 from cdfd.sinks.ledger.ledger import LedgerEntry
-from cdfd.sinks.ledger.recovery import delivered_version, digest_of
+from cdfd.sinks.ledger.recovery import decide, delivered_version, digest_of
 from cdfd.sinks.ledger.txn_state import is_ours
 
 logger = logging.getLogger("cdfd.feed")
@@ -191,9 +191,9 @@ class Feed:
         # With a known position, the tailer compares the table's id once it reads the log.
         table_id = delivered.table_id if delivered is not None else (await self.table.log.header()).metadata.id
         recover = self.policies.recover_from_ledger or self.policies.ledger_counts
-        ledger = None if self.recorder is None else self.recorder.uri
+        ledger = None if self.recorder is None else f"the ledger {self.recorder.uri}"
         try:
-            start = resume_position(delivered, entry, table_id, recover=recover, sink=self.sink_name, ledger=ledger)
+            start = decide(delivered, entry, table_id, recover, self.sink_name, ledger)
         except CdfdError as error:
             raise error.within(table=self.table.uri) from None
         assert start.position is not None

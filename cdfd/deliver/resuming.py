@@ -23,10 +23,8 @@ from cdfd.errors import (
     UnsupportedError,
 )
 from cdfd.log import bounds
-from cdfd.model.position import Position
 from cdfd.plan.row_options import AS_STORED, RowOptions
 from cdfd.sinks.ledger.ledger import LedgerEntry
-from cdfd.sinks.ledger.recovery import Start, decide
 
 NO_CHANGE_DATA = (
     "`key` does not pair updates: the table has no change data feed, so an update arrives as a delete and an insert, "
@@ -88,34 +86,6 @@ async def read_ledger(
         if needed:
             raise
         return None, error
-
-
-def resume_position(
-    delivered: Position | None,
-    entry: LedgerEntry | None,
-    table_id: str,
-    *,
-    recover: bool,
-    sink: str,
-    ledger: str | None,
-) -> Start:
-    """Where a table resumes, if the sink or the ledger has a position.
-
-    Args:
-        known: the sink's position.
-        entry: the ledger's position.
-        table_id: id of the current table.
-        recover: whether the ledger's position is sufficient.
-        sink: the name of the sink in messages.
-        ledger: the name of the ledger in messages; None if there is no ledger.
-
-    Raises:
-        TableChangedError, SinkError: as `decide` says.
-    """
-    start = decide(delivered, entry, table_id, recover, sink, f"the ledger {ledger}")
-    if ledger is not None or start.position is None:
-        return start
-    return Start(start.position, None, f"resuming at version {start.position.version}, the position in {sink}")
 
 
 @contextmanager

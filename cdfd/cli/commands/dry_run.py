@@ -11,7 +11,7 @@ from cdfd.config import settings
 from cdfd.config.settings import Settings
 from cdfd.daemon import assembly
 from cdfd.deliver.configured import open_table
-from cdfd.deliver.resuming import Policies, check_fit, explain_gap, read_ledger, resume_position
+from cdfd.deliver.resuming import Policies, check_fit, explain_gap, read_ledger
 from cdfd.errors import CdfdError, NotATableError
 from cdfd.log.start import start_position
 from cdfd.log.table import Table
@@ -19,6 +19,7 @@ from cdfd.model.position import Phase, Position
 from cdfd.runtime.clock import SystemClock
 from cdfd.sinks.base import Connector
 from cdfd.sinks.ledger.ledger import Ledger, LedgerEntry, app_id
+from cdfd.sinks.ledger.recovery import decide
 
 
 @dataclass(slots=True)
@@ -103,14 +104,8 @@ async def _start(
         phase: Phase = "snapshot" if begin.snapshot else "stream"
         return Position(begin.table_id, begin.version, phase=phase, digest=begin.digest)
     table_id = (await table.log.header()).metadata.id if report.position is None else report.position.table_id
-    start = resume_position(
-        report.position,
-        report.entry,
-        table_id,
-        recover=policies.ledger_counts,
-        sink=sink.place,
-        ledger=None if config.progress.ledger.kind == "none" else ledger,
-    )
+    ledger_name = None if config.progress.ledger.kind == "none" else f"the ledger {ledger}"
+    start = decide(report.position, report.entry, table_id, policies.ledger_counts, sink.place, ledger_name)
     assert start.position is not None
     report.reason = start.reason
     if start.warning:

@@ -37,7 +37,7 @@ def decide(
     table_id: str,
     recover: bool,
     sink_name: str = "the sink",
-    ledger_name: str = "the ledger",
+    ledger_name: str | None = "the ledger",
 ) -> Start:
     """Decide where a table resumes.
 
@@ -47,7 +47,7 @@ def decide(
         table_id: `metaData.id` of the current table. If a position has a digest, the log entry decides instead: see `Tailer.resume`.
         recover: whether to resume at the ledger's position if the sink has none: with `--recover-from-ledger`, and always for sinks without
             positions.
-        sink_name, ledger_name: in messages.
+        sink_name, ledger_name: in messages; there is no ledger if it has no name.
 
     Raises:
         TableChangedError: the ledger's position is authoritative, has no digest, and is of another table.
@@ -56,7 +56,7 @@ def decide(
     if sink is not None:
         whole = delivered_version(sink)
         resuming = f"resuming at version {sink.version}, the position in {sink_name}"
-        if whole is None:
+        if whole is None or ledger_name is None:
             return Start(sink, None, resuming)
         if entry is None:
             return Start(sink, whole, f"{resuming}; {ledger_name} has nothing yet")

@@ -13,7 +13,7 @@ import pytest
 
 from cdfd.daemon.supervision.supervisor import Supervisor
 from cdfd.deliver import deliverer as delivering
-from cdfd.deliver import resuming
+from cdfd.deliver import feed as feeding
 from cdfd.deliver.feed import Feed
 from cdfd.deliver.recorder import Recorder
 from cdfd.errors import SinkError
@@ -116,7 +116,7 @@ PLANTED: dict[str, tuple[object, str, Callable[..., Any], str]] = {
     "the last batch is dropped": (delivering, "iterate_in_thread", _without_the_last_batch, "has the rows"),
     "another log is taken for the one that was read": (History, "confirm", _true, "has the rows"),
     "a position's log entry is not looked at": (History, "compare", _nothing, "has the rows"),
-    "the ledger's version is taken for the next one": (resuming, "decide", _ledger_taken_for_next, ""),
+    "the ledger's version is taken for the next one": (feeding, "decide", _ledger_taken_for_next, ""),
     "a file is left out between parts": (Execution, "_tasks", _a_part_too_far, "has the"),
     "ordinals begin again in each part": (Position, "at_part", _forgotten_ordinal, "a part ends"),
     "a table that failed is not tried again": (Supervisor, "_pause", _never_again, ""),
