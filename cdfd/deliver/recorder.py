@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from cdfd.deliver.monitor import Monitor
 from cdfd.errors import CdfdError
@@ -41,7 +41,9 @@ class LedgerWarnings:
 
 
 class Recorder:
-    """Records one table's progress. A failed record is retried with the next version, because the sink's position is authoritative.
+    """Records one table's progress: the first version at once, then the newest one from time to time, so that versions do not queue up.
+
+    A failed record is retried with the newest version, because the sink's position is authoritative.
 
     Args:
         ledger: receives the records.
@@ -70,7 +72,10 @@ class Recorder:
         self._monitor = monitor
         self._renewal = renewal
         self._warnings = warnings or LedgerWarnings()
-        self._interval = RecordInterval(seconds)
+        self._seconds = seconds
+        self._not_before = -math.inf
+        # The newest delivered version that is not recorded.
+        self._pending: int | None = None
         self._table_id = ""
         self._digest: str | None = None
         self._more = asyncio.Event()
@@ -82,19 +87,19 @@ class Recorder:
 
     def delivered(self, version: int, table_id: str, digest: str | None = None, *, ours: bool = False) -> None:
         """`version` is delivered. `digest`: hash of its log entry, if known. `ours`: it contains only our own progress."""
-        self._interval = self._interval.delivered(version, ours=ours)
-        if self._interval.pending == version:
-            self._table_id, self._digest = table_id, digest
+        # Recording a version of our own in the source table would create the next one.
+        if not ours or self._pending is not None:
+            self._pending, self._table_id, self._digest = version, table_id, digest
         self._more.set()
 
     async def run(self) -> None:
         """Record pending versions when they are due, forever."""
         while True:
-            wait = self._interval.wait(self._clock.monotonic())
-            if wait is not None and wait > 0:
+            wait = self._not_before - self._clock.monotonic()
+            if self._pending is not None and wait > 0:
                 await self._clock.sleep(wait)
-            elif wait is not None:
-                await self._try()
+            elif self._pending is not None:
+                await self._try(self._pending)
             elif self._renewal is None:
                 await self._more.wait()
             elif not await self._clock.wait(self._more, self._renewal):
@@ -111,8 +116,8 @@ class Recorder:
         """Record the pending version at a clean stop. Log a warning if the ledger takes too long."""
         try:
             async with asyncio.timeout(CLOSING_SECONDS):
-                if self._interval.pending is not None:
-                    await self._try()
+                if self._pending is not None:
+                    await self._try(self._pending)
         except TimeoutError:
             logger.warning("the ledger did not answer within %g s; it lags now", CLOSING_SECONDS, extra=self._about)
 
@@ -122,21 +127,20 @@ class Recorder:
         Raises:
             CdfdError: the ledger cannot be written.
         """
-        if self._interval.pending is not None:
-            await self._record(self._interval.pending)
+        if self._pending is not None:
+            await self._record(self._pending)
 
-    async def _try(self) -> None:
-        version = self._interval.pending
-        assert version is not None
-        self._interval = self._interval.tried(self._clock.monotonic())
+    async def _try(self, version: int) -> None:
+        self._not_before = self._clock.monotonic() + self._seconds
         try:
             await self._record(version)
         except CdfdError as error:
-            self._fail(f"cannot record version {version} in the ledger", error, self._interval.seconds)
+            self._fail(f"cannot record version {version} in the ledger", error, self._seconds)
 
     async def _record(self, version: int) -> None:
         await self._ledger.record(self._app_id, version, self._table_id, self._digest)
-        self._interval = self._interval.recorded(version)
+        if self._pending == version:  # later ones stay
+            self._pending = None
         self._monitor.recorded(version)
         self._work()
 
@@ -151,47 +155,3 @@ class Recorder:
     def _work(self) -> None:
         if self._warnings.work():
             logger.info("the ledger can be written again", extra={"ledger": self.uri})
-
-
-@dataclass(frozen=True, slots=True)
-class RecordInterval:
-    """The version to record in the ledger, and the time of the next record.
-
-    The first version is due at once, then the newest one every `seconds`, so that versions do not queue up. Versions that contain only
-    progress (`txn_state.is_ours`) never become due: recording one in the source table would create the next one.
-
-        interval = interval.delivered(7)
-        if interval.wait(now) == 0:              # at a stop: interval.pending is not None
-            version = interval.pending
-            interval = interval.tried(now)           # before the record, so that a failing ledger is not retried at once
-            await ledger.record(...)
-            interval = interval.recorded(version)
-
-    Attributes:
-        seconds: minimum time between two attempts.
-        pending: the newest delivered version to record; None if the ledger is up to date.
-    """
-
-    seconds: float
-    pending: int | None = None
-    _not_before: float | None = None
-
-    def delivered(self, version: int, *, ours: bool = False) -> RecordInterval:
-        """A version is delivered. `ours`: it contains only progress."""
-        if ours and self.pending is None:
-            return self
-        return replace(self, pending=version)
-
-    def wait(self, now: float) -> float | None:
-        """Seconds until a version is due, 0 if one is due; None if there is no pending version. `now` is in seconds, monotonic."""
-        if self.pending is None:
-            return None
-        return 0.0 if self._not_before is None else max(0.0, self._not_before - now)
-
-    def tried(self, now: float) -> RecordInterval:
-        """An attempt to record starts now."""
-        return replace(self, _not_before=now + self.seconds)
-
-    def recorded(self, version: int) -> RecordInterval:
-        """`version` is in the ledger. Versions delivered since then stay pending."""
-        return replace(self, pending=None) if self.pending == version else self

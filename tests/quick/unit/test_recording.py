@@ -1,10 +1,13 @@
 """Telling the ledger: at its pace, again after it failed, and at the end."""
 
 import asyncio
+import itertools
 import logging
 from collections.abc import Awaitable, Callable
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from cdfd.deliver.admission import SMALL_BYTES, Admission
 from cdfd.deliver.monitor import Monitor
@@ -167,6 +170,31 @@ class TestRecorder:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
+    async def test_a_version_that_comes_while_another_is_recorded_is_not_lost(self) -> None:
+        class Busy(Book):
+            async def record(self, app_id: str, version: int, table_id: str, digest: str | None = None) -> None:
+                if version == 7:
+                    recorder.delivered(8, "T")
+                await super().record(app_id, version, table_id, digest)
+
+        book = Busy()
+        recorder = Recorder(book, "cdfd/shop/orders", 10, ManualClock(), Told())
+        recorder.delivered(7, "T")
+        await recorder.finish()
+        await recorder.finish()
+        assert book.versions == [7, 8]
+
+    async def test_without_an_interval_every_version_is_recorded(self) -> None:
+        book = Book()
+        recorder = Recorder(book, "cdfd/shop/orders", 0, ManualClock(), Told())
+        task = asyncio.create_task(recorder.run())
+        for version in range(3):
+            recorder.delivered(version, "T")
+            await settle()
+        assert book.versions == [0, 1, 2]
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
     async def test_a_clean_stop_records_what_is_pending(self) -> None:
         book = Book()
         recorder = Recorder(book, "cdfd/shop/orders", 10, ManualClock(), Told())
@@ -180,6 +208,38 @@ class TestRecorder:
         await recorder.finish()
         with pytest.raises(StorageError):
             await recorder.record_now()
+
+
+@given(st.lists(st.tuples(st.floats(0, 3), st.booleans(), st.booleans()), max_size=60), st.floats(0.1, 20))
+def test_never_more_often_and_never_out_of_order(events: list[tuple[float, bool, bool]], seconds: float) -> None:
+    clock, attempts = ManualClock(), list[float]()
+
+    class Timed(Book):
+        async def record(self, app_id: str, version: int, table_id: str, digest: str | None = None) -> None:
+            attempts.append(clock.monotonic())
+            await super().record(app_id, version, table_id, digest)
+
+    async def scenario() -> None:
+        book, newest = Timed(), -1
+        recorder = Recorder(book, "cdfd/shop/orders", seconds, clock, Told())
+        task = asyncio.create_task(recorder.run())
+        await settle()
+        for version, (passed, ours, book.full) in enumerate(events):
+            clock.advance(passed)
+            await settle()
+            is_pending = newest != (book.versions[-1] if book.versions else -1)
+            newest = version if is_pending or not ours else newest
+            recorder.delivered(version, "T", ours=ours)
+            await settle()
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        assert all(later - earlier >= seconds * 0.999 for earlier, later in itertools.pairwise(attempts))
+        book.full = False
+        await recorder.finish()
+        assert book.versions == sorted(set(book.versions))
+        assert (book.versions[-1] if book.versions else -1) == newest
+
+    run(scenario)
 
 
 async def test_a_recorder_that_dies_of_a_bug_ends_the_loop_whose_ledger_would_fall_behind(
