@@ -11,14 +11,6 @@ MOST_WAITING = 8
 """Requests that wait for one table. Another one is refused."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Waiting:
-    """A request, and its answer once there is one."""
-
-    request: Request
-    done: asyncio.Future[Notification]
-
-
 @dataclass(slots=True)
 class Mailbox:
     """The requests for one table.
@@ -33,7 +25,7 @@ class Mailbox:
     interrupt: asyncio.Event = field(default_factory=asyncio.Event)
     tried: str = ""
     _halted: bool = False
-    _waiting: deque[Waiting] = field(default_factory=deque)
+    _waiting: deque[tuple[Request, asyncio.Future[Notification]]] = field(default_factory=deque)
 
     def put(self, request: Request) -> asyncio.Future[Notification]:
         """Add a request; its answer.
@@ -44,7 +36,7 @@ class Mailbox:
         if len(self._waiting) >= MOST_WAITING:
             raise Refused("busy", f"{MOST_WAITING} requests already wait for this table")
         done: asyncio.Future[Notification] = asyncio.get_running_loop().create_future()
-        self._waiting.append(Waiting(request, done))
+        self._waiting.append((request, done))
         self.interrupt.set()
         return done
 
@@ -61,13 +53,13 @@ class Mailbox:
     @property
     def first(self) -> Request | None:
         """The oldest request that waits; None if there is none."""
-        return self._waiting[0].request if self._waiting else None
+        return self._waiting[0][0] if self._waiting else None
 
     def settle(self, notification: Notification) -> None:
         """Answer the oldest request."""
-        waiting = self._waiting.popleft()
-        if not waiting.done.done():
-            waiting.done.set_result(notification)
+        _, done = self._waiting.popleft()
+        if not done.done():
+            done.set_result(notification)
         self._lower()
 
     def _lower(self) -> None:
