@@ -1,8 +1,8 @@
 """Records of the daemon itself, such as heartbeats: written apart from all deliveries, without transactions."""
 
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager, closing
+from collections.abc import Mapping, Sequence
+from contextlib import closing
 from typing import Any
 
 import pyarrow as pa
@@ -16,7 +16,6 @@ from cdfd.sinks.kafka.destination import MakeProducer
 from cdfd.sinks.kafka.progress.topic_admin import TopicAdmin
 from cdfd.sinks.kafka.progress.topics import Topic
 from cdfd.sinks.kafka.records.batches import Batching, Compression
-from cdfd.sinks.own_topics import Announce
 
 CLOSING_SECONDS = 1.0
 
@@ -69,12 +68,3 @@ class Announcer:
         if self._producer is not None:
             self._producer.close()
             self._producer = None
-
-
-@asynccontextmanager
-async def announcing(
-    connection: Mapping[str, Any], topic: Topic, make: MakeProducer, compression: Compression
-) -> AsyncIterator[Announce]:
-    """A writer of records to a topic, closed at the end of the block; see `Connector.announcing`."""
-    with closing(Announcer(connection, topic, make, compression)) as announcer:
-        yield announcer.write

@@ -21,7 +21,7 @@ from cdfd.errors import ConfigError, SchemaChangedError, SinkError
 from cdfd.model.position import Position
 from cdfd.sinks.base import Backfill, Connector, Sample, SampleRecord, SampleSchema, StageTimer, Write, unmeasured
 from cdfd.sinks.jobs import Delivered, Job
-from cdfd.sinks.kafka.announcements import announcing
+from cdfd.sinks.kafka.announcements import Announcer
 from cdfd.sinks.kafka.client.connection import arguments
 from cdfd.sinks.kafka.client.kafka_python import KafkaPythonProducer
 from cdfd.sinks.kafka.client.token_endpoint import sent_in_the_clear
@@ -197,21 +197,25 @@ class KafkaConnector(Connector):
         """The topic; see the port."""
         return f"kafka://{self._sink.bootstrap_servers[0]}", table.topic
 
-    def announcing(self, topic: str, *, compacted: bool = True) -> AbstractAsyncContextManager[Announce]:
+    @asynccontextmanager
+    async def announcing(self, topic: str, *, compacted: bool = True) -> AsyncIterator[Announce]:
         """A producer of its own, without transactions; see the port."""
         sink = self._sink
         place = own_topic(topic, sink.topics, compacted=compacted)
-        return announcing(arguments(sink), place, client(sink), sink.compression)
+        with closing(Announcer(arguments(sink), place, client(sink), sink.compression)) as announcer:
+            yield announcer.write
 
     @asynccontextmanager
     async def signals(self, reader: str = "") -> AsyncIterator[Signals]:
         """A consumer of its own; see the port."""
         sink, pipeline, connection = self._sink, self._config.pipeline, arguments(self._sink)
         hidden = sink.transaction_timeout + positions.MARGIN
-        async with announcing(connection, progress_topic(pipeline, sink.topics), client(sink), "none") as announce:
-            with closing(KafkaSignals(connection, pipeline, sink.topics, reader, announce, hidden)) as signals:
-                await signals.open()
-                yield signals
+        with (
+            closing(Announcer(connection, progress_topic(pipeline, sink.topics), client(sink), "none")) as announcer,
+            closing(KafkaSignals(connection, pipeline, sink.topics, reader, announcer.write, hidden)) as signals,
+        ):
+            await signals.open()
+            yield signals
 
     async def backfill(self, table: Table, role: str) -> Backfill | None:
         """The backfill in the newest progress record; see the port."""
