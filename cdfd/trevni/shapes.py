@@ -145,11 +145,6 @@ def width_of(shape: Shape) -> int:
 _WITH_WIDTH = pa.types.is_primitive, pa.types.is_decimal, pa.types.is_fixed_size_binary
 
 
-def columns_of(shape: Shape) -> Iterator[int]:
-    """The physical columns of a shape."""
-    return (column for column, _ in widths_of(shape))
-
-
 def widths_of(shape: Shape) -> Iterator[tuple[int, int]]:
     """The physical columns of a shape, each with the bytes that one of its values takes besides a text, about. A null takes as many."""
     match shape:

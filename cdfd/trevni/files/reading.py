@@ -15,7 +15,7 @@ from cdfd.trevni.blocks import BlockTable
 from cdfd.trevni.files.opening import StorageOptions, Where, in_threads, open_source
 from cdfd.trevni.metadata import FileMetadata
 from cdfd.trevni.rows import ROW_BYTES, ROWS_PER_BYTE, UNBACKED_ROWS, run_all
-from cdfd.trevni.shapes import Record, columns_of, width_of
+from cdfd.trevni.shapes import width_of, widths_of
 from cdfd.trevni.table_reader import BATCH_ROWS, TableReader, arrow_schema
 
 TABLE_BYTES = 512 << 20
@@ -134,19 +134,17 @@ class TrevniFile:
             shape = self._reader.select(columns)
             # Empty arrays and nulls may take no bytes.
             size = self._reader.reader.source.size
-            weight = max(1, width_of(shape) // ROW_BYTES)
+            weight = (end - start) * max(1, width_of(shape) // ROW_BYTES)
             most = UNBACKED_ROWS + ROWS_PER_BYTE * size
             # Blocks of equal values are small, and have all values once they are decompressed.
-            if (end - start) * weight > most and (end - start) * weight > self._num_values(shape):
+            blocks = self._reader.reader.blocks
+            if weight > most and weight > sum(blocks(column).num_values for column, _ in widths_of(shape)):
                 what = f"the file has {size} bytes for {self.num_rows} rows"
                 raise TrevniError(what, hint="Read it in batches if you trust it")
             batches = list(self._reader.batches(shape, start, end, rows=None, load_bytes=TABLE_BYTES, run=self._run))
             if batches:
                 return pa.Table.from_batches(batches)
             return arrow_schema(shape, self.metadata).empty_table()
-
-    def _num_values(self, shape: Record) -> int:
-        return sum(self._reader.reader.blocks(column).num_values for column in columns_of(shape))
 
     def find(self, column: str, value: Any) -> int:
         """The first row whose value is not below `value`, in a sorted column with first values. Reads one block.
