@@ -101,8 +101,10 @@ def figures(count: int, large_count: int, runs: int) -> list[Figure]:
         if large_count:
             memory.append(ours("batches", large(large_count))["memory_mb"])
     with trevni.TrevniFile(flat) as file:
-        stored = [int(file.blocks(number).stored.sum()) for number in range(10)]
-    share = stored[file.metadata.number("amount")] / sum(stored)
+        stored = {
+            column.name: int(file.blocks(number).stored.sum()) for number, column in enumerate(file.metadata.columns)
+        }
+    share = stored["amount"] / sum(stored.values())
     one, all_ = (median(each["cpu"] for each in taken[name]) for name in ("one column", "scan"))
     tenth = f"{count / 1e7:g} M rows"
     figures = []

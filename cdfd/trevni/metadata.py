@@ -86,13 +86,6 @@ class FileMetadata:
         """Physical columns."""
         return len(self.columns)
 
-    def number(self, name: str) -> int:
-        """Where the column of that name is. KeyError if there is none."""
-        for number, column in enumerate(self.columns):
-            if column.name == name:
-                return number
-        raise KeyError(name)
-
 
 def read(source: Source) -> FileMetadata:
     """The header of a file.

@@ -93,11 +93,6 @@ class TableWriter:
         self._pending: list[pa.RecordBatch] = []
         self._bytes = 0
 
-    @property
-    def num_rows(self) -> int:
-        """Rows so far."""
-        return self._writer.num_rows + sum(int(batch.num_rows) for batch in self._pending)
-
     def write(self, batch: pa.RecordBatch, run: Run = run_all) -> None:
         """Append rows.
 
