@@ -169,15 +169,14 @@ def logical(leaf: Leaf, values: Any) -> Any:
 def _decimals(kind: Any, values: Any) -> Any:
     """Decimals from big-endian bytes."""
     count = len(values)
-    offsets = np.frombuffer(values.buffers()[1], np.int32)
-    lengths = np.diff(offsets[values.offset : values.offset + len(values) + 1])
-    size = int(lengths[0]) if count else 0
     if not count:
         return array_of([], kind)
+    offsets = np.frombuffer(values.buffers()[1], np.int32)[values.offset : values.offset + count + 1]
+    lengths = np.diff(offsets)
     if lengths.min() < 1 or lengths.max() > 16:
         raise TrevniError("a decimal has no bytes, or more than 16")
     table = np.empty((count, 16), np.uint8)
-    start = int(np.frombuffer(values.buffers()[1], np.int32)[values.offset])
+    start, size = int(offsets[0]), int(lengths[0])
     data = np.frombuffer(values.buffers()[2], np.uint8)
     if (lengths == size).all():
         digits = data[start : start + count * size].reshape(count, size)
