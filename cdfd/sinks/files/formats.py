@@ -75,29 +75,22 @@ class _LinesWriter:
         """Does nothing, because lines are not buffered."""
 
 
-@dataclass(eq=False)
 class Parquet:
     """Parquet, with the columns and types of the batches.
 
     All batches of a delivery have the same schema: a delivery must end at a schema change of the table.
-
-    Attributes:
-        compression: a codec of pyarrow.
     """
 
     suffix: ClassVar[str] = ".parquet"
 
-    compression: str = "zstd"
-
     def writer(self, file: BinaryIO) -> RowsWriter:
         """A writer of row groups into an open file."""
-        return _ParquetWriter(file, self.compression)
+        return _ParquetWriter(file)
 
 
 @dataclass(eq=False)
 class _ParquetWriter:
     file: BinaryIO
-    compression: str
     _writer: pq.ParquetWriter | None = field(default=None, init=False)
     _batches: list[pa.RecordBatch] = field(default_factory=list, init=False)
     _rows: int = field(default=0, init=False)
@@ -105,7 +98,7 @@ class _ParquetWriter:
 
     def write(self, batch: pa.RecordBatch) -> None:
         if self._writer is None:
-            self._writer = pq.ParquetWriter(self.file, batch.schema, compression=self.compression)
+            self._writer = pq.ParquetWriter(self.file, batch.schema, compression="zstd")
         if not batch.schema.equals(self._writer.schema):
             raise SinkError(
                 "the schema changes within a delivery, but a Parquet file has one schema",

@@ -13,23 +13,17 @@ from cdfd.trevni.files.writing import SpillStore
 from cdfd.trevni.table_writer import TableWriter
 
 
-@dataclass(eq=False)
 class Trevni:
     """Trevni, with the columns and types of the batches. A delivery's file is one row group.
 
     All batches of a delivery have the same schema: a delivery must end at a schema change of the table.
-
-    Attributes:
-        codec: of the blocks.
     """
 
     suffix: ClassVar[str] = ".trv"
 
-    codec: str = "snappy"
-
     def writer(self, file: BinaryIO) -> RowsWriter:
         """A writer into an open file, which gets its bytes when it is completed."""
-        return TrevniRowsWriter(file, self.codec)
+        return TrevniRowsWriter(file)
 
 
 @dataclass(eq=False)
@@ -38,11 +32,9 @@ class TrevniRowsWriter:
 
     Attributes:
         file: open and empty.
-        codec: of the blocks.
     """
 
     file: BinaryIO
-    codec: str
     _writer: TableWriter | None = field(default=None, init=False)
     _stack: ExitStack = field(default_factory=ExitStack, init=False)
 
@@ -56,7 +48,7 @@ class TrevniRowsWriter:
             store = SpillStore()
             self._stack.callback(store.close)
             try:
-                self._writer = TableWriter(batch.schema, codec=self.codec, store=store)
+                self._writer = TableWriter(batch.schema, store=store)
             except UnsupportedError as error:
                 raise SinkError(error.what, hint=HINT) from error
         if not batch.schema.equals(self._writer.schema):

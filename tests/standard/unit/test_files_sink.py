@@ -339,7 +339,7 @@ class TestLock:
 
 
 class TestFailures:
-    @pytest.mark.parametrize("rows_format", [LINES, Parquet("none")], ids=["jsonl", "parquet"])
+    @pytest.mark.parametrize("rows_format", [LINES, Parquet()], ids=["jsonl", "parquet"])
     async def test_a_full_disk(self, tmp_path: Path, rows_format: RowsFormat) -> None:
         sink = await FilesSink.open(tmp_path, rows_format)
         delivery = await sink.begin(at(0))
@@ -358,7 +358,7 @@ class TestFailures:
         assert await sink.last_position() == at(1)
         await sink.close()
 
-    @pytest.mark.parametrize("rows_format", [LINES, Parquet("none"), Trevni()], ids=["jsonl", "parquet", "trevni"])
+    @pytest.mark.parametrize("rows_format", [LINES, Parquet(), Trevni()], ids=["jsonl", "parquet", "trevni"])
     async def test_a_disk_that_is_full_when_it_comes_to_commit(self, tmp_path: Path, rows_format: RowsFormat) -> None:
         sink = await FilesSink.open(tmp_path, rows_format)
         delivery = await sink.begin(at(0))
