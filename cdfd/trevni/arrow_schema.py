@@ -37,19 +37,15 @@ from cdfd.trevni.avro_names import RecordNames, legal, unique
 from cdfd.trevni.avro_schema import DEEPEST, FIELD_ID, NAME, TYPE
 
 
-def avro_schema(schema: pa.Schema, name: str = "row") -> bytes:
-    """The Avro schema of rows, as JSON.
-
-    Args:
-        schema: of the rows.
-        name: of the record that a row is.
+def avro_schema(schema: pa.Schema) -> bytes:
+    """The Avro schema of rows, as JSON. The record that a row is has the name `row`.
 
     Raises:
         UnsupportedError: a column is of a type that Avro has no form for.
     """
     for field in schema:
         _check_depth(field)
-    names, fields = RecordNames(name), [field.with_type(type_without_views(field.type)) for field in schema]
+    names, fields = RecordNames("row"), [field.with_type(type_without_views(field.type)) for field in schema]
     document = {"type": "record", "name": names.take(), "fields": _fields(fields, names)}
     # orjson writes 254 levels of JSON, and a nullable record takes four.
     return json.dumps(document, separators=(",", ":")).encode()
