@@ -33,12 +33,6 @@ class Source:
     size: int
     step: int = STEP_BYTES
 
-    @classmethod
-    def of(cls, data: bytes | memoryview) -> Source:
-        """The source of a file in memory."""
-        view = memoryview(data).cast("B")
-        return cls(lambda start, length: view[start : start + length], len(view))
-
     def bytes_at(self, start: int, length: int) -> memoryview:
         """Exactly `length` bytes.
 

@@ -23,9 +23,9 @@ from cdfd.trevni.file_writer import ColumnRows, FileWriter
 from cdfd.trevni.files import avro_rows
 from cdfd.trevni.metadata import ColumnMetadata
 from cdfd.trevni.rows import Reader
-from cdfd.trevni.source import Source
 from cdfd.trevni.values.value_types import ARROW, ValueType
 from tests.support.trevni import reference, rows
+from tests.support.trevni.memory import memory_source
 
 MISSING = reference.missing()
 if MISSING is not None and os.environ.get("CI") != "true":
@@ -41,7 +41,7 @@ def version(request: pytest.FixtureRequest) -> str:
 
 
 def ours(path: Path) -> Any:
-    return json.loads(b"".join(physical_document(Reader(Source.of(path.read_bytes())))))
+    return json.loads(b"".join(physical_document(Reader(memory_source(path.read_bytes())))))
 
 
 def check(version: str, commands: Sequence[Sequence[object]]) -> None:
@@ -138,7 +138,7 @@ def test_files_of_ours(version: str, tmp_path: Path, count: int) -> None:
     for path in paths:
         assert ours(path) == json.loads(path.with_suffix(".json").read_text()), path.name
     if count == 1000:
-        blocks = [Reader(Source.of(paths[0].read_bytes())).blocks(number) for number in range(10)]
+        blocks = [Reader(memory_source(paths[0].read_bytes())).blocks(number) for number in range(10)]
         assert sum(map(len, blocks)) > 20
 
 

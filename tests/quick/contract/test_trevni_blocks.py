@@ -21,12 +21,13 @@ from cdfd.trevni.column_reader import Decoder, block_decoder
 from cdfd.trevni.file_writer import ColumnRows, FileWriter
 from cdfd.trevni.metadata import ColumnMetadata
 from cdfd.trevni.rows import Reader
-from cdfd.trevni.source import Source, long_bytes
+from cdfd.trevni.source import long_bytes
 from cdfd.trevni.values.lengths import Decoded
 from cdfd.trevni.values.plain_decoding import PlainDecoder
 from cdfd.trevni.values.value_types import ARROW, ValueType
 from tests.support.sampling import stride
 from tests.support.trevni import rows
+from tests.support.trevni.memory import memory_source
 
 FORMS = list(product(ValueType, [False, True]))
 Rows = tuple[ColumnMetadata, list[int] | None, pa.Array, int]
@@ -166,7 +167,7 @@ def test_both_write_the_same_bytes(of_rows: Rows, pieces: int) -> None:
 @settings(max_examples=300 // stride(4), deadline=None)
 @given(columns(), st.data())
 def test_both_decode_blocks_alike_damaged_or_not(of_rows: Rows, data: st.DataObject) -> None:
-    reader = Reader(Source.of(written(of_rows)))
+    reader = Reader(memory_source(written(of_rows)))
     actual = reader.blocks(0)
     blocks = [
         bytes(reader.source.bytes_at(*each)) for each in zip(actual.starts.tolist(), actual.sizes.tolist(), strict=True)
@@ -196,7 +197,7 @@ def test_both_decompress_alike_damaged_or_not(
 ) -> None:
     of = column(ValueType.LONG, False, None, codec, checksum)
     values = pa.array([number % 7 for number in range(count)], pa.int64())
-    reader = Reader(Source.of(written((of, None, values, 100))))
+    reader = Reader(memory_source(written((of, None, values, 100))))
     actual = reader.blocks(0)
     places = zip(actual.starts.tolist(), (actual.stored + checksum.size).tolist(), strict=True)
     blocks = [bytes(reader.source.bytes_at(*each)) for each in places]
@@ -218,7 +219,7 @@ def test_equal_values_that_bzip2_makes_very_small_are_decoded_natively(
         values,
         40_000,
     )
-    reader = Reader(Source.of(written(of_rows)))
+    reader = Reader(memory_source(written(of_rows)))
     blocks = reader.blocks(0)
     assert not blocks.can_have_sizes(0, len(blocks))
     monkeypatch.setattr("cdfd.trevni.column_reader.PlainDecoder", None)
@@ -238,7 +239,7 @@ def test_numbers_of_each_width(width: int) -> None:
         of_rows = column(ValueType.LONG, False), None, values, 1 << 20
         data = written(of_rows)
         assert data == written_plainly(of_rows)
-        [window] = Reader(Source.of(data)).windows([0])
+        [window] = Reader(memory_source(data)).windows([0])
         assert window.columns[0].values.equals(values)
 
 
@@ -249,7 +250,7 @@ def test_strings_of_each_length(size: int) -> None:
         of_rows = column(kind, False), None, values, 1 << 20
         data = written(of_rows)
         assert data == written_plainly(of_rows)
-        [window] = Reader(Source.of(data)).windows([0])
+        [window] = Reader(memory_source(data)).windows([0])
         assert window.columns[0].values.equals(values)
 
 

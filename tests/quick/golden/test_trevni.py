@@ -7,7 +7,7 @@ import pytest
 
 from cdfd.cli.commands.trevni import physical_document
 from cdfd.trevni.rows import Reader
-from cdfd.trevni.source import Source
+from tests.support.trevni.memory import memory_source
 
 FOLDER = Path(__file__).parents[4] / "shared" / "golden" / "trevni"
 FILES = sorted(path for path in FOLDER.glob("*.trv") if path.with_suffix(".json").exists())
@@ -17,5 +17,5 @@ pytestmark = pytest.mark.skipif(not FILES, reason="there is no folder of golden 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_columns_are_those_of_the_reference(path: Path) -> None:
-    actual = b"".join(physical_document(Reader(Source.of(path.read_bytes()))))
+    actual = b"".join(physical_document(Reader(memory_source(path.read_bytes()))))
     assert json.loads(actual) == json.loads(path.with_suffix(".json").read_text())

@@ -26,8 +26,9 @@ from cdfd.trevni.codecs import Codec
 from cdfd.trevni.file_writer import ColumnRows, FileWriter
 from cdfd.trevni.metadata import ColumnMetadata
 from cdfd.trevni.rows import Reader
-from cdfd.trevni.source import Cursor, Source, long_bytes, sized_bytes
+from cdfd.trevni.source import Cursor, long_bytes, sized_bytes
 from cdfd.trevni.values.value_types import ARROW, ValueType
+from tests.support.trevni.memory import memory_source
 
 PAGE = Path(__file__).parents[3] / "docs" / "trevni-format.md"
 
@@ -49,13 +50,13 @@ def written(
 
 def block_of(file: bytes, number: int = 0) -> bytes:
     """The stored bytes of a block, with its checksum."""
-    table = Reader(Source.of(file)).blocks(0)
+    table = Reader(memory_source(file)).blocks(0)
     end = table.starts[number] + table.stored[number] + table.column.checksum.size
     return file[int(table.starts[number]) : int(end)]
 
 
 def document(file: bytes) -> Any:
-    return json.loads(b"".join(physical_document(Reader(Source.of(file)))))
+    return json.loads(b"".join(physical_document(Reader(memory_source(file)))))
 
 
 LONGS = [(0, "00"), (-1, "01"), (1, "02"), (-64, "7f"), (64, "8001"), (2**63 - 1, "feff" + "ff" * 7 + "01")]
@@ -65,7 +66,7 @@ LONGS = [(0, "00"), (-1, "01"), (1, "02"), (-64, "7f"), (64, "8001"), (2**63 - 1
 def test_longs_are_zigzag_coded_with_a_bit_for_more_bytes(number: int, digits: str) -> None:
     data = bytes.fromhex(digits)
     assert long_bytes(number) == data
-    assert Cursor(Source.of(data)).long() == number
+    assert Cursor(memory_source(data)).long() == number
     file = written(ColumnMetadata("n", ValueType.LONG), [number])
     assert block_of(file) == data
     assert document(file)["columns"][0]["values"] == [number]
@@ -73,11 +74,11 @@ def test_longs_are_zigzag_coded_with_a_bit_for_more_bytes(number: int, digits: s
 
 def test_bytes_and_strings_follow_their_length() -> None:
     assert sized_bytes(b"foo") == bytes.fromhex("06666f6f")
-    assert Cursor(Source.of(bytes.fromhex("06666f6f"))).text() == "foo"
+    assert Cursor(memory_source(bytes.fromhex("06666f6f"))).text() == "foo"
     assert block_of(written(ColumnMetadata("s", ValueType.STRING), ["foo", "é"])) == b"\x06foo\x04\xc3\xa9"
     assert block_of(written(ColumnMetadata("b", ValueType.BYTES), [b"foo", b""])) == b"\x06foo\0"
     with pytest.raises(trevni.TrevniError, match="a length is negative: -1"):
-        Cursor(Source.of(long_bytes(-1) + b"foo")).byte_string()
+        Cursor(memory_source(long_bytes(-1) + b"foo")).byte_string()
 
 
 VALUES: list[tuple[ValueType, list[Any], bytes]] = [
@@ -107,7 +108,7 @@ def test_metadata_is_a_number_of_pairs_of_a_string_and_bytes() -> None:
     assert file[16:].startswith(
         b"\x06" + b"\x18trevni.codec\x08null" + b"\x1etrevni.checksum\x08null" + b"\x04\xc3\xa9" + b"\x04\xff\0"
     )
-    assert headers.read(Source.of(file)).metadata["é"] == b"\xff\0"
+    assert headers.read(memory_source(file)).metadata["é"] == b"\xff\0"
 
 
 def test_keys_that_begin_with_trevni_are_reserved() -> None:
@@ -134,7 +135,7 @@ NAME, INT = ("trevni.name", b"c"), ("trevni.type", b"int")
 def test_codec_and_checksum_are_null_if_absent() -> None:
     file = handmade([], [NAME, INT], b"\x54")
     assert document(file)["columns"][0]["values"] == [42]
-    assert headers.read(Source.of(file)).columns[0].codec == "null"
+    assert headers.read(memory_source(file)).columns[0].codec == "null"
 
 
 def test_codec_and_checksum_of_a_column_go_before_those_of_the_file() -> None:
@@ -147,7 +148,7 @@ def test_codec_and_checksum_of_a_column_go_before_those_of_the_file() -> None:
 
 def test_metadata_of_applications_may_be_added_to_a_file_and_its_columns() -> None:
     file = handmade([("origin", b"shop")], [NAME, INT, ("unit", b"CHF")], b"\x54")
-    actual = headers.read(Source.of(file))
+    actual = headers.read(memory_source(file))
     assert (actual.metadata, actual.columns[0].metadata["unit"]) == ({"origin": b"shop"}, b"CHF")
     assert document(file)["columns"][0]["values"] == [42]
 
@@ -155,26 +156,26 @@ def test_metadata_of_applications_may_be_added_to_a_file_and_its_columns() -> No
 def test_name_and_type_are_required() -> None:
     for properties in ([NAME], [INT]):
         with pytest.raises(trevni.TrevniError, match=r"has no (name|type)"):
-            headers.read(Source.of(handmade([], properties, b"\x54")))
+            headers.read(memory_source(handmade([], properties, b"\x54")))
 
 
 def test_first_values_are_in_the_descriptors() -> None:
     column = ColumnMetadata("c", ValueType.STRING, values=True)
     file = written(column, ["aa", "b" * 100, "c"], block_bytes=50)
-    start = headers.read(Source.of(file)).starts[0]
+    start = headers.read(memory_source(file)).starts[0]
     assert file[start:].startswith(
         struct.pack("<i", 2) + struct.pack("<3i", 2, 105, 105) + b"\x04aa" + struct.pack("<3i", 1, 2, 2) + b"\x02c"
     )
-    assert Reader(Source.of(file)).blocks(0).first_values == ["aa", "c"]
+    assert Reader(memory_source(file)).blocks(0).first_values == ["aa", "c"]
     long = written(column, ["b" * 10_000, "c"])
-    assert Reader(Source.of(long)).blocks(0).first_values == ["b" * 10_000]
+    assert Reader(memory_source(long)).blocks(0).first_values == ["b" * 10_000]
 
 
 @pytest.mark.parametrize("kind", list(ValueType))
 def test_first_values_of_each_type(kind: ValueType) -> None:
     values = next(stored for each, stored, _ in VALUES if each is kind)
     file = written(ColumnMetadata("c", kind, values=True), values)
-    assert Reader(Source.of(file)).blocks(0).first_values == [values[0]]
+    assert Reader(memory_source(file)).blocks(0).first_values == [values[0]]
 
 
 def test_first_values_are_not_permitted_for_arrays_and_children() -> None:
@@ -281,14 +282,14 @@ def test_the_columns_of_the_example() -> None:
 def test_header_ends_with_the_position_of_the_first_column() -> None:
     file = written(ColumnMetadata("c", ValueType.INT), [1, 2, 3])
     assert file.startswith(b"Trv\x02" + (3).to_bytes(8, "little") + (1).to_bytes(4, "little"))
-    actual = headers.read(Source.of(file))
+    actual = headers.read(memory_source(file))
     assert file[actual.size - 8 : actual.size] == actual.starts[0].to_bytes(8, "little")
     assert actual.starts[0] == actual.size
 
 
 def test_a_column_is_its_descriptors_and_its_blocks() -> None:
     file = written(ColumnMetadata("c", ValueType.FIXED32), list(range(5)), codec=Codec.DEFLATE, block_bytes=8)
-    start = headers.read(Source.of(file)).starts[0]
+    start = headers.read(memory_source(file)).starts[0]
     blocks = [Codec.DEFLATE.compress(struct.pack("<2i", *each)) for each in ((0, 1), (2, 3))]
     blocks.append(Codec.DEFLATE.compress(struct.pack("<i", 4)))
     descriptors = b"".join(
@@ -300,14 +301,14 @@ def test_a_column_is_its_descriptors_and_its_blocks() -> None:
 def test_blocks_have_64_kb_and_end_between_rows() -> None:
     column = ColumnMetadata("c", ValueType.BYTES, array=True)
     file = written(column, [b"x" * 1000] * 300, [3] * 100)
-    table = Reader(Source.of(file)).blocks(0)
+    table = Reader(memory_source(file)).blocks(0)
     assert [int(size) for size in table.sizes[:-1]] == [22 * 3007] * (len(table) - 1)
     assert 22 * 3007 >= 64 << 10 > 21 * 3007
 
 
 def test_no_rows_no_blocks_and_no_columns() -> None:
     assert document(written(ColumnMetadata("c", ValueType.INT), []))["columns"][0]["values"] == []
-    assert len(Reader(Source.of(written(ColumnMetadata("c", ValueType.INT), []))).blocks(0)) == 0
+    assert len(Reader(memory_source(written(ColumnMetadata("c", ValueType.INT), []))).blocks(0)) == 0
     writer = FileWriter([])
     writer.write(7, [])
     file = b"".join(writer.finish())

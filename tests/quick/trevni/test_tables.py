@@ -31,6 +31,7 @@ from cdfd.trevni.table_writer import TableWriter
 from cdfd.trevni.values.lengths import Lengths
 from cdfd.trevni.values.value_types import ValueType
 from tests.support.trevni import rows
+from tests.support.trevni.memory import memory_source
 
 CODECS = ("null", "snappy", "deflate", "bzip2")
 
@@ -491,7 +492,7 @@ def test_rows_with_many_values_are_assembled_in_windows(tmp_path: Path, monkeypa
 
 def test_longs_have_64_bits_at_most() -> None:
     with pytest.raises(trevni.TrevniError, match="more than 64 bits"):
-        Cursor(Source.of(b"\xff" * 9 + b"\x02")).long()
+        Cursor(memory_source(b"\xff" * 9 + b"\x02")).long()
 
 
 def test_schema_of_a_file_without_metadata_has_none(tmp_path: Path) -> None:
@@ -649,7 +650,7 @@ def test_bytes_outside_of_the_file_are_not_asked_for(start: int, length: int) ->
 @pytest.mark.parametrize(("magic", "offset"), [(b"Trx\2", 0), (b"Trv\3", 3)])
 def test_error_of_the_magic_number_names_its_byte(magic: bytes, offset: int) -> None:
     with pytest.raises(trevni.TrevniError) as error:
-        headers.read(Source.of(magic + bytes(64)))
+        headers.read(memory_source(magic + bytes(64)))
     assert error.value.offset == offset
 
 
@@ -657,7 +658,7 @@ def test_error_of_the_magic_number_names_its_byte(magic: bytes, offset: int) -> 
 def test_number_of_properties_that_cannot_be_is_refused(count: int) -> None:
     file = b"Trv\2" + (1).to_bytes(8, "little") + b"\1\0\0\0" + long_bytes(count) + bytes(64)
     with pytest.raises(trevni.TrevniError, match=f"announces {count} properties"):
-        headers.read(Source.of(file))
+        headers.read(memory_source(file))
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from cdfd.trevni.source import Source, long_bytes, sized_bytes
 from cdfd.trevni.values.value_types import ValueType
 from tests.support.sampling import sample, stride
 from tests.support.trevni import rows
+from tests.support.trevni.memory import memory_source
 
 
 def small(codec: str = "null", checksum: str = "crc32") -> bytes:
@@ -35,7 +36,7 @@ def small(codec: str = "null", checksum: str = "crc32") -> bytes:
 
 def read(data: bytes) -> pa.Table:
     """All that can be read of a file."""
-    for _ in physical_document(Reader(Source.of(data))):
+    for _ in physical_document(Reader(memory_source(data))):
         pass
     return read_rows(data)
 
@@ -309,7 +310,7 @@ def test_row_may_have_as_many_arrays_as_are_cheap_and_its_file_has_bytes() -> No
         writer.write(1, [ColumnRows(np.array([count]), pa.nulls(count), np.array([0, 1])), empty])
         return b"".join(writer.finish())
 
-    most = UNBACKED + Reader(Source.of(lists(UNBACKED))).blocks(1).num_bytes
+    most = UNBACKED + Reader(memory_source(lists(UNBACKED))).blocks(1).num_bytes
     assert read_rows(lists(most)).num_rows == 1
     with pytest.raises(trevni.TrevniError, match=f"a row has {most + 1} arrays, for which the file has no bytes"):
         read_rows(lists(most + 1))

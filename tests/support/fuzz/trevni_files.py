@@ -12,10 +12,10 @@ import cdfd.trevni as trevni
 from cdfd.cli.commands.trevni import physical_document
 from cdfd.runtime import native
 from cdfd.trevni.rows import Reader
-from cdfd.trevni.source import Source
 from tests.support.fuzz import mutate
 from tests.support.fuzz.cases import Case, Target, Violation, guarded, last_refusal
 from tests.support.trevni import rows
+from tests.support.trevni.memory import memory_source
 
 GOLDEN = Path(__file__).parents[4] / "shared" / "golden" / "trevni"
 _LARGEST = 100_000
@@ -56,7 +56,7 @@ def check(case: Case) -> str:
 
 def read(data: bytes, texts: list[bytes]) -> str:
     """Physical columns, which are put into `texts`; and rows: all of them, in batches, and some of them."""
-    texts.extend(physical_document(Reader(Source.of(data))))
+    texts.extend(physical_document(Reader(memory_source(data))))
     table = trevni.read_table(pa.BufferReader(data), use_threads=False)
     table.validate(full=True)
     with trevni.TrevniFile(pa.BufferReader(data), use_threads=False) as file:
