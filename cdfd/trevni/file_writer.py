@@ -1,7 +1,7 @@
 """Writes a file: a header, which says where the columns begin, then the columns. So the blocks are kept until all of them are known."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from typing import NamedTuple, Protocol
 
@@ -34,30 +34,15 @@ class BlockStore(Protocol):
         """The bytes of a column, in order."""
 
 
-@dataclass(eq=False)
-class MemoryStore:
-    """Keeps blocks in memory."""
-
-    _parts: dict[int, list[bytes | memoryview]] = field(default_factory=dict, init=False)
-
-    def add(self, column: int, data: bytes | memoryview) -> None:
-        """Append bytes to a column."""
-        self._parts.setdefault(column, []).append(data)
-
-    def parts(self, column: int) -> Iterable[bytes | memoryview]:
-        """The bytes of a column, in order."""
-        return self._parts.get(column, ())
-
-
 class FileWriter:
     """Writes the columns of one file.
 
     Args:
         columns: to write. A parent precedes its children.
+        store: keeps the blocks.
         codec: default of the columns.
         checksum: default of the columns.
         metadata: of the file; keys that begin with `trevni.` are ignored.
-        store: keeps the blocks.
         block_bytes: size from which a block ends.
 
     Raises:
@@ -67,11 +52,11 @@ class FileWriter:
     def __init__(
         self,
         columns: Sequence[ColumnMetadata],
+        store: BlockStore,
         *,
         codec: Codec = Codec.SNAPPY,
         checksum: Checksum = Checksum.CRC32,
         metadata: Mapping[str, bytes] | None = None,
-        store: BlockStore | None = None,
         block_bytes: int = BLOCK_BYTES,
     ) -> None:
         before: dict[str, ColumnMetadata] = {}
@@ -83,7 +68,7 @@ class FileWriter:
             before[column.name] = column
         self.num_rows = 0
         self._file = FileMetadata(2, 0, tuple(columns), (), codec, checksum, metadata or {})
-        self._store = MemoryStore() if store is None else store
+        self._store = store
         self._writers = [
             ColumnWriter(column, partial(self._store.add, number), block_bytes) for number, column in enumerate(columns)
         ]

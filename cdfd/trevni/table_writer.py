@@ -29,11 +29,11 @@ class TableWriter:
 
     Args:
         schema: of the rows. Its metadata is written as that of the file.
+        store: keeps blocks until the file is complete.
         codec: of all columns, or by name of the physical column; the file's default has the name "".
         checksum: as `codec`.
         first_values: physical columns whose blocks have their first values in their descriptors.
         metadata: of the file, besides that of the schema.
-        store: keeps blocks until the file is complete.
         block_bytes: size from which a block ends.
 
     Raises:
@@ -44,12 +44,12 @@ class TableWriter:
     def __init__(
         self,
         schema: pa.Schema,
+        store: BlockStore,
         *,
         codec: str | Mapping[str, str] = "snappy",
         checksum: str | Mapping[str, str] = "crc32",
         first_values: Collection[str] = (),
         metadata: Mapping[str, str | bytes] | None = None,
-        store: BlockStore | None = None,
         block_bytes: int = BLOCK_BYTES,
     ) -> None:
         self.schema = schema
@@ -84,10 +84,10 @@ class TableWriter:
         self._num_columns = len(chosen)
         self._writer = FileWriter(
             chosen,
+            store,
             codec=by_default[0],
             checksum=by_default[1],
             metadata=_metadata(schema, metadata or {}) | {avro_schema.KEY: text},
-            store=store,
             block_bytes=block_bytes,
         )
         self._pending: list[pa.RecordBatch] = []

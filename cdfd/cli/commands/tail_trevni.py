@@ -37,7 +37,7 @@ class TrevniOutput:
         if self._writer is None:
             store = SpillStore()
             self._stack.callback(store.close)
-            self._writer = TableWriter(rows.schema, store=store)
+            self._writer = TableWriter(rows.schema, store)
         if not rows.schema.equals(self._writer.schema):
             hint = "Write the versions before and after the change to different files, with --from and --until"
             raise SchemaChangedError("the table's schema changes in this range, and a Trevni file has one", hint=hint)
@@ -47,7 +47,7 @@ class TrevniOutput:
         """Write the file."""
         with self._stack:
             if self._writer is None and self.schema is not None:
-                self._writer = TableWriter(self.schema)
+                self._writer = TableWriter(self.schema, SpillStore())
             if self._writer is not None:
                 if self.empty:
                     self.out.truncate(0)

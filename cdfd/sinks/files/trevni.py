@@ -48,7 +48,7 @@ class TrevniRowsWriter:
             store = SpillStore()
             self._stack.callback(store.close)
             try:
-                self._writer = TableWriter(batch.schema, store=store)
+                self._writer = TableWriter(batch.schema, store)
             except UnsupportedError as error:
                 raise SinkError(error.what, hint=HINT) from error
         if not batch.schema.equals(self._writer.schema):

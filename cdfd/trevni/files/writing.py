@@ -104,11 +104,11 @@ class TrevniWriter:
             self._run = stack.enter_context(in_threads()) if use_threads else run_all
             self._writer = TableWriter(
                 schema,
+                self._store,
                 codec=codec,
                 checksum=checksum,
                 first_values=first_values,
                 metadata=metadata,
-                store=self._store,
                 block_bytes=block_bytes,
             )
             self._stack = stack.pop_all()

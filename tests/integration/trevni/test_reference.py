@@ -19,13 +19,13 @@ import cdfd.trevni as trevni
 from cdfd.cli.commands.trevni import physical_document
 from cdfd.trevni.checksums import Checksum
 from cdfd.trevni.codecs import Codec
-from cdfd.trevni.file_writer import ColumnRows, FileWriter
+from cdfd.trevni.file_writer import ColumnRows
 from cdfd.trevni.files import avro_rows
 from cdfd.trevni.metadata import ColumnMetadata
 from cdfd.trevni.rows import Reader
 from cdfd.trevni.values.value_types import ARROW, ValueType
 from tests.support.trevni import reference, rows
-from tests.support.trevni.memory import memory_source
+from tests.support.trevni.memory import file_writer, memory_source
 
 MISSING = reference.missing()
 if MISSING is not None and os.environ.get("CI") != "true":
@@ -123,7 +123,7 @@ def written(count: int, codec: Codec, checksum: Checksum) -> bytes:
             name = f"{parent}_a_{kind}"
             columns.append(ColumnMetadata(name, kind, True, parent, codec=codec, checksum=checksum))
             data.append(ColumnRows(lengths, random_rows(kind, chance, int(lengths.sum())), entries))
-    writer = FileWriter(columns, codec=codec, checksum=checksum, metadata={"note": b"x"}, block_bytes=2000)
+    writer = file_writer(columns, codec=codec, checksum=checksum, metadata={"note": b"x"}, block_bytes=2000)
     writer.write(count, data)
     return b"".join(writer.finish())
 

@@ -18,7 +18,7 @@ from cdfd.trevni.blocks import BlockTable
 from cdfd.trevni.checksums import Checksum
 from cdfd.trevni.codecs import Codec
 from cdfd.trevni.column_reader import Decoder, block_decoder
-from cdfd.trevni.file_writer import ColumnRows, FileWriter
+from cdfd.trevni.file_writer import ColumnRows
 from cdfd.trevni.metadata import ColumnMetadata
 from cdfd.trevni.rows import Reader
 from cdfd.trevni.source import long_bytes
@@ -27,7 +27,7 @@ from cdfd.trevni.values.plain_decoding import PlainDecoder
 from cdfd.trevni.values.value_types import ARROW, ValueType
 from tests.support.sampling import stride
 from tests.support.trevni import rows
-from tests.support.trevni.memory import memory_source
+from tests.support.trevni.memory import file_writer, memory_source
 
 FORMS = list(product(ValueType, [False, True]))
 Rows = tuple[ColumnMetadata, list[int] | None, pa.Array, int]
@@ -79,7 +79,7 @@ def columns(draw: st.DrawFn) -> Rows:
 def written(of_rows: Rows, pieces: int = 1) -> bytes:
     """A file of one column, whose rows are written in pieces."""
     of, lengths, values, block_bytes = of_rows
-    writer = FileWriter([of], codec=of.codec, checksum=of.checksum, block_bytes=block_bytes)
+    writer = file_writer([of], codec=of.codec, checksum=of.checksum, block_bytes=block_bytes)
     count = len(values) if lengths is None else len(lengths)
     for part in np.array_split(np.arange(count), pieces):
         start, end = (int(part[0]), int(part[-1]) + 1) if len(part) else (0, 0)

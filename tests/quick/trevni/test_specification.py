@@ -23,12 +23,12 @@ from cdfd.errors import ConfigError
 from cdfd.trevni import metadata as headers
 from cdfd.trevni.checksums import Checksum
 from cdfd.trevni.codecs import Codec
-from cdfd.trevni.file_writer import ColumnRows, FileWriter
+from cdfd.trevni.file_writer import ColumnRows
 from cdfd.trevni.metadata import ColumnMetadata
 from cdfd.trevni.rows import Reader
 from cdfd.trevni.source import Cursor, long_bytes, sized_bytes
 from cdfd.trevni.values.value_types import ARROW, ValueType
-from tests.support.trevni.memory import memory_source
+from tests.support.trevni.memory import file_writer, memory_source
 
 PAGE = Path(__file__).parents[3] / "docs" / "trevni-format.md"
 
@@ -39,7 +39,7 @@ def written(
     """A file with one column, of as many rows as there are lengths, or values."""
     options = {"codec": Codec.NULL, "checksum": Checksum.NULL} | options
     column = replace(column, codec=options["codec"], checksum=options["checksum"])
-    writer = FileWriter([column], **options)
+    writer = file_writer([column], **options)
     rows = len(values) if lengths is None else len(lengths)
     counts = None if lengths is None else np.array(lengths, np.int64)
     # Of a slice: the values do not begin the buffer.
@@ -181,7 +181,7 @@ def test_first_values_of_each_type(kind: ValueType) -> None:
 def test_first_values_are_not_permitted_for_arrays_and_children() -> None:
     for extra in ({"array": True}, {"parent": "p"}):
         with pytest.raises(trevni.TrevniError, match=r"not permitted|not a column"):
-            FileWriter([ColumnMetadata("c", ValueType.INT, values=True, **extra)])  # type: ignore[arg-type]
+            file_writer([ColumnMetadata("c", ValueType.INT, values=True, **extra)])  # type: ignore[arg-type]
     with pytest.raises(trevni.TrevniError, match="not permitted"):
         document(handmade([], [NAME, INT, ("trevni.array", b""), ("trevni.values", b"")], b"\2\2"))
 
@@ -309,7 +309,7 @@ def test_blocks_have_64_kb_and_end_between_rows() -> None:
 def test_no_rows_no_blocks_and_no_columns() -> None:
     assert document(written(ColumnMetadata("c", ValueType.INT), []))["columns"][0]["values"] == []
     assert len(Reader(memory_source(written(ColumnMetadata("c", ValueType.INT), []))).blocks(0)) == 0
-    writer = FileWriter([])
+    writer = file_writer([])
     writer.write(7, [])
     file = b"".join(writer.finish())
     assert document(file) == {"rows": 7, "columns": []}

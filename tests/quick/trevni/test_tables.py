@@ -21,7 +21,8 @@ from cdfd.errors import ConfigError, DataError, StorageError, UnsupportedError
 from cdfd.trevni import metadata as headers
 from cdfd.trevni.assembly import logical
 from cdfd.trevni.avro_schema import DEEPEST, KEY, parse
-from cdfd.trevni.file_writer import ColumnRows, FileWriter
+from cdfd.trevni.file_writer import ColumnRows
+from cdfd.trevni.files.writing import SpillStore
 from cdfd.trevni.metadata import ColumnMetadata
 from cdfd.trevni.shapes import Leaf, arrow_type
 from cdfd.trevni.shredding import physical
@@ -31,7 +32,7 @@ from cdfd.trevni.table_writer import TableWriter
 from cdfd.trevni.values.lengths import Lengths
 from cdfd.trevni.values.value_types import ValueType
 from tests.support.trevni import rows
-from tests.support.trevni.memory import memory_source
+from tests.support.trevni.memory import file_writer, memory_source
 
 CODECS = ("null", "snappy", "deflate", "bzip2")
 
@@ -317,7 +318,7 @@ def test_a_sorted_column_ends_with_nan() -> None:
 def test_symbols_of_an_enum_are_found_in_their_order() -> None:
     enum = {"name": "e", "type": {"type": "enum", "name": "E", "symbols": ["low", "high"]}}
     schema = json.dumps({"type": "record", "name": "r", "fields": [enum]}).encode()
-    writer = FileWriter([ColumnMetadata("e", ValueType.INT, values=True)], metadata={KEY: schema})
+    writer = file_writer([ColumnMetadata("e", ValueType.INT, values=True)], metadata={KEY: schema})
     writer.write(3, [ColumnRows(None, pa.array([0, 0, 1], pa.int32()), np.arange(4))])
     with trevni.TrevniFile(io.BytesIO(b"".join(writer.finish()))) as file:
         assert [file.find("e", symbol) for symbol in ("low", "high")] == [0, 2]
@@ -611,14 +612,14 @@ def test_columns_have_a_number_of_levels_at_most(name: str) -> None:
     assert trevni.read_table(file, use_threads=False).equals(table)
     for levels in (most + 1, 400):
         with pytest.raises(UnsupportedError, match="column c is nested deeper than the 100 levels of Trevni files"):
-            TableWriter(pa.schema([("c", nested(levels)[0])]))
+            TableWriter(pa.schema([("c", nested(levels)[0])]), SpillStore())
 
 
 def test_columns_have_a_number_of_levels_of_parents_at_most() -> None:
     def nested(levels: int) -> io.BytesIO:
         parents = (None if not number else f"c{number - 1}" for number in range(levels + 1))
         columns = [ColumnMetadata(f"c{number}", ValueType.NULL, True, parent) for number, parent in enumerate(parents)]
-        return io.BytesIO(b"".join(FileWriter(columns).finish()))
+        return io.BytesIO(b"".join(file_writer(columns).finish()))
 
     trevni.read_schema(nested(DEEPEST))
     with pytest.raises(trevni.TrevniError, match="columns have more than 100 levels of parents"):

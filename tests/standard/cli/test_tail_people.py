@@ -16,13 +16,13 @@ import pytest
 from cdfd import trevni
 from cdfd.demo.writer import TableWriter
 from cdfd.storage.local import LocalStorage
-from cdfd.trevni.file_writer import FileWriter
 from cdfd.trevni.metadata import ColumnMetadata
 from cdfd.trevni.values.value_types import ValueType
 from tests.support import fork_server
 from tests.support.commands import CDFD, WITHIN, cdfd, one_line
 from tests.support.lake import run
 from tests.support.sampling import sample
+from tests.support.trevni.memory import file_writer
 
 TIME = re.compile(r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z")
 ALIGNED = """\
@@ -125,7 +125,7 @@ class TestControls:
 
     @pytest.mark.parametrize("command", ["schema", "stats"])
     def test_trevni_files_are_described_with_escapes(self, tmp_path: Path, command: str) -> None:
-        writer = FileWriter([ColumnMetadata(self.TEXT, ValueType.INT)])
+        writer = file_writer([ColumnMetadata(self.TEXT, ValueType.INT)])
         (tmp_path / "rows.trv").write_bytes(b"".join(writer.finish()))
         told = cdfd("trevni", command, str(tmp_path / "rows.trv")).out
         assert r"a\x9b31m\u202e\u2066\x1b[2J\nERROR forged" in told

@@ -16,7 +16,7 @@ import cdfd.trevni as trevni
 from cdfd.cli.commands.trevni import physical_document
 from cdfd.trevni.avro_schema import KEY, parse
 from cdfd.trevni.column_reader import UNBACKED
-from cdfd.trevni.file_writer import ColumnRows, FileWriter
+from cdfd.trevni.file_writer import ColumnRows
 from cdfd.trevni.files.data_file import MOST_GROUPS, open_trevni
 from cdfd.trevni.metadata import ColumnMetadata
 from cdfd.trevni.rows import MOST_LOADED, WINDOW_BYTES, Reader
@@ -24,7 +24,7 @@ from cdfd.trevni.source import Source, long_bytes, sized_bytes
 from cdfd.trevni.values.value_types import ValueType
 from tests.support.sampling import sample, stride
 from tests.support.trevni import rows
-from tests.support.trevni.memory import memory_source
+from tests.support.trevni.memory import file_writer, memory_source
 
 
 def small(codec: str = "null", checksum: str = "crc32") -> bytes:
@@ -202,10 +202,10 @@ def test_columns_that_cannot_be_are_neither_written_nor_read(
     columns: list[ColumnMetadata], what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(trevni.TrevniError, match=what):
-        FileWriter(columns)
+        file_writer(columns)
     with monkeypatch.context() as patched:
         patched.setattr("cdfd.trevni.file_writer.check_column", lambda *_: None)
-        writer = FileWriter(columns)
+        writer = file_writer(columns)
         data = b"".join(writer.finish())
     with pytest.raises(trevni.TrevniError, match=what):
         read(data)
@@ -215,7 +215,7 @@ def test_cycles_of_parents(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cdfd.trevni.file_writer.check_column", lambda *_: None)
     columns = [ColumnMetadata(name, ValueType.NULL, True, other) for name, other in ("ab", "ba")]
     with pytest.raises(trevni.TrevniError, match="not a column before it"):
-        read(b"".join(FileWriter(columns).finish()))
+        read(b"".join(file_writer(columns).finish()))
 
 
 RECURSIVE = '{"type":"record","name":"A","fields":[{"name":"a","type":["null","A"]}]}'
@@ -247,7 +247,7 @@ DEEP = '{"type":"array","items":' * 900 + '"int"' + "}" * 900
     ],
 )
 def test_avro_schemas_that_cannot_be(schema: str, what: str) -> None:
-    writer = FileWriter([ColumnMetadata("c", ValueType.INT)], metadata={"avro.schema": schema.encode()})
+    writer = file_writer([ColumnMetadata("c", ValueType.INT)], metadata={"avro.schema": schema.encode()})
     with pytest.raises(trevni.TrevniError, match=what):
         trevni.read_schema(pa.BufferReader(b"".join(writer.finish())))
 
@@ -268,7 +268,7 @@ def test_symbols_of_a_large_enum_count_for_each_of_its_columns() -> None:
 )
 def test_children_with_more_or_fewer_values_than_their_parent(count: int, what: str) -> None:
     columns = [ColumnMetadata("p", ValueType.NULL, array=True), ColumnMetadata("c", ValueType.LONG, parent="p")]
-    writer = FileWriter(columns)
+    writer = file_writer(columns)
     values = ColumnRows(None, pa.array(range(count), pa.int64()), np.array([0, 2, count]))
     writer.write(2, [ColumnRows(np.array([2, 2]), pa.nulls(4), np.arange(3)), values])
     with pytest.raises(trevni.TrevniError, match=what):
@@ -287,7 +287,7 @@ def test_children_with_more_or_fewer_values_than_their_parent(count: int, what: 
 def test_a_value_has_one_branch_of_its_union(lengths: tuple[list[int], list[int]], what: str | None) -> None:
     text = b'{"type":"record","name":"r","fields":[{"name":"u","type":["int","string"]}]}'
     columns, _ = parse(text, 2)
-    writer = FileWriter(columns, metadata={KEY: text})
+    writer = file_writer(columns, metadata={KEY: text})
     parts = []
     for kind, counts in zip((pa.int32(), pa.string()), lengths, strict=True):
         values = pa.array(range(sum(counts)), pa.int32()).cast(kind)
@@ -305,7 +305,7 @@ def test_row_may_have_as_many_arrays_as_are_cheap_and_its_file_has_bytes() -> No
     columns = [ColumnMetadata("p", ValueType.NULL, array=True), ColumnMetadata("c", ValueType.INT, True, "p")]
 
     def lists(count: int) -> bytes:
-        writer = FileWriter(columns)
+        writer = file_writer(columns)
         empty = ColumnRows(np.zeros(count, np.int64), pa.array([], pa.int32()), np.array([0, count]))
         writer.write(1, [ColumnRows(np.array([count]), pa.nulls(count), np.array([0, 1])), empty])
         return b"".join(writer.finish())
@@ -424,7 +424,7 @@ def nulls_of_fixed_types(width: int, count: int, *, in_list: bool = False) -> by
     kind = f'{{"type":"array","items":{union}}}' if in_list else union
     text = f'{{"type":"record","name":"r","fields":[{{"name":"x","type":{kind}}}]}}'.encode()
     columns, _ = parse(text, 2)
-    writer = FileWriter(columns, metadata={KEY: text})
+    writer = file_writer(columns, metadata={KEY: text})
     each = ColumnRows(np.zeros(count, np.int64), pa.array([], pa.binary()), np.arange(count + 1))
     if in_list:
         lists = ColumnRows(np.array([count]), pa.nulls(count), np.array([0, 1]))
