@@ -319,7 +319,7 @@ class TestTopicsOfOthers:
         async with place.sink(producer=producer) as sink:
             assert await sink.last_position() == at(1)
             await deliver(sink, large, rows(2))
-            assert sink.oversized == 1
+            assert sink.context.writer.oversized == 1
         assert ids(read(place.topic, at_least=2)) == [0, 2]
 
 

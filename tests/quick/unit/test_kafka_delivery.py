@@ -534,14 +534,14 @@ class TestOversized:
         with pytest.raises(SinkError, match=r"a record of \d+ bytes, with key .*1.*, is too large") as error:
             await deliver(table.sink, rows(1, note="x" * LIMIT))
         assert error.value.version == 0
-        assert table.sink.oversized == 0
+        assert table.sink.context.writer.oversized == 0
         assert not table.producer.committed
 
     async def test_oversized_record_is_skipped_and_counted(self) -> None:
         table = recorded(oversized="skip")
         await deliver(table.sink, pa.concat_batches([rows(1, note="x" * LIMIT), rows(2)]))
         assert [ids(sent) for sent in table.producer.sent("shop.orders")] == [[2]]
-        assert table.sink.oversized == 1
+        assert table.sink.context.writer.oversized == 1
         assert not table.producer.sent("shop.orders.dlq")
 
     async def test_is_described_in_the_dead_letter_topic(self) -> None:
@@ -556,7 +556,7 @@ class TestOversized:
         assert (sent.partitions, document["version"], document["limit"]) == ((0,), 3, LIMIT)
         assert document["size"] > LIMIT
         assert document["topic"] == "shop.orders"
-        assert table.sink.oversized == 1
+        assert table.sink.context.writer.oversized == 1
 
     async def test_a_long_key_is_cut_in_the_dead_letter_topic(self) -> None:
         table = recorded(oversized="dlq", key="note")
@@ -572,7 +572,7 @@ class TestOversized:
     ) -> None:
         table = recorded(oversized=oversized)
         await deliver(table.sink, pa.concat_batches([rows(1, note="x" * LIMIT), rows(2, note="x" * LIMIT)]))
-        assert table.sink.oversized == 2
+        assert table.sink.context.writer.oversized == 2
         assert sum("is too large" in record.message for record in caplog.records) == warnings
 
 

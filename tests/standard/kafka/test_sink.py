@@ -177,7 +177,7 @@ class TestOversized:
             await delivery.write(rows(1, version=7))
             await delivery.write(change_rows([Row("insert", 7, 2, large), Row("insert", 7, 3)], first=1))
             await delivery.commit(at(8))
-            return sink.oversized
+            return sink.context.writer.oversized
 
     def test_fail(self, producer: MakeProducer, servers: str, name: str, read: Read) -> None:
         place = Place(servers, name, topics=self.CONFIG)
@@ -234,7 +234,7 @@ class TestOversized:
                 for number, note in enumerate(notes):
                     await delivery.write(change_rows([Row("insert", 7, number, note)], first=number))
                 await delivery.commit(at(8))
-                return sink.oversized
+                return sink.context.writer.oversized
 
         oversized = asyncio.run(deliver_notes())
         assert oversized > 0 or codec != "uncompressed"

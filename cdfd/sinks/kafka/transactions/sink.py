@@ -133,11 +133,6 @@ class KafkaSink(Sink):
         sink.lost_position = setup.lost_position
         return sink
 
-    @property
-    def oversized(self) -> int:
-        """Number of oversized records, which were not delivered."""
-        return self.context.writer.oversized
-
     async def last_position(self) -> Position | None:
         """The next position to deliver; see the port."""
         return self.context.cursor.position
