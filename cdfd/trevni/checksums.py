@@ -20,9 +20,8 @@ class Checksum(StrEnum):
     CRC32 = "crc32"
 
     @classmethod
-    def named(cls, name: str) -> Checksum | None:
-        """The checksum of that name; None if there is none."""
-        return {"null": cls.NULL, "crc32": cls.CRC32, "crc-32": cls.CRC32}.get(name)
+    def _missing_(cls, name: object) -> Checksum | None:
+        return cls.CRC32 if name == "crc-32" else None
 
     @property
     def size(self) -> int:

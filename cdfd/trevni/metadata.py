@@ -5,12 +5,15 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from cdfd.errors import TrevniError
 from cdfd.trevni.checksums import Checksum
 from cdfd.trevni.codecs import Codec
 from cdfd.trevni.source import Cursor, Source, long_bytes, sized_bytes
 from cdfd.trevni.values.value_types import ValueType
+
+Kind = TypeVar("Kind", Codec, Checksum)
 
 MAGIC = b"Trv"
 RESERVED = "trevni."
@@ -103,7 +106,8 @@ def read(source: Source) -> FileMetadata:
     if not 0 <= count <= cursor.remaining // 9:
         raise TrevniError(f"the header announces {count} columns, which the file has no room for").at(offset=at)
     metadata = _properties(cursor)
-    codec, checksum = _codec(metadata, Codec.NULL), _checksum(metadata, Checksum.NULL)
+    codec = _named(metadata, _CODEC, Codec, Codec.NULL)
+    checksum = _named(metadata, _CHECKSUM, Checksum, Checksum.NULL)
     columns: dict[str, ColumnMetadata] = {}
     for _ in range(count):
         at = cursor.position
@@ -120,8 +124,8 @@ def read(source: Source) -> FileMetadata:
                 _ARRAY in properties,
                 parent,
                 _VALUES in properties,
-                _codec(properties, codec),
-                _checksum(properties, checksum),
+                _named(properties, _CODEC, Codec, codec),
+                _named(properties, _CHECKSUM, Checksum, checksum),
                 properties,
             )
             check_column(column, columns)
@@ -186,20 +190,12 @@ def _type(properties: Mapping[str, bytes]) -> ValueType:
         raise TrevniError(f"the type {name!r:.100} is unknown") from None
 
 
-def _codec(properties: Mapping[str, bytes], default: Codec) -> Codec:
-    name = _text(properties, _CODEC)
+def _named(properties: Mapping[str, bytes], key: str, kind: type[Kind], default: Kind) -> Kind:
+    name = _text(properties, key)
     try:
-        return default if name is None else Codec(name)
+        return default if name is None else kind(name)
     except ValueError:
-        raise TrevniError(f"the codec {name!r:.100} is unknown") from None
-
-
-def _checksum(properties: Mapping[str, bytes], default: Checksum) -> Checksum:
-    name = _text(properties, _CHECKSUM)
-    checksum = default if name is None else Checksum.named(name)
-    if checksum is None:
-        raise TrevniError(f"the checksum {name!r:.100} is unknown")
-    return checksum
+        raise TrevniError(f"the {key.removeprefix(RESERVED)} {name!r:.100} is unknown") from None
 
 
 def _text(properties: Mapping[str, bytes], key: str) -> str | None:

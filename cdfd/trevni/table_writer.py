@@ -161,7 +161,7 @@ def _codec(name: str) -> Codec:
 
 
 def _checksum(name: str) -> Checksum:
-    checksum = Checksum.named(name)
-    if checksum is None:
-        raise ConfigError(f"there is no checksum {name!r:.100}", hint="Choose null or crc32")
-    return checksum
+    try:
+        return Checksum(name)
+    except ValueError:
+        raise ConfigError(f"there is no checksum {name!r:.100}", hint="Choose null or crc32") from None
