@@ -84,20 +84,15 @@ class DeliveryFolder:
         self._lock: int | None = None
         try:
             flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-            lock = os.open(_LOCK, flags, 0o600, dir_fd=self._descriptor)
+            self._lock = os.open(_LOCK, flags, 0o600, dir_fd=self._descriptor)
             try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                os.close(lock)
                 raise FencedError(
                     "another daemon delivers into this folder",
                     path=self.path,
                     hint="Stop it, or give each daemon and each table a folder of its own",
                 ) from None
-            except OSError:
-                os.close(lock)
-                raise
-            self._lock = lock
             self._kept = _read_position(self._descriptor, self.path, _POSITION)
             names = os.listdir(self._descriptor)
             for name in names:
