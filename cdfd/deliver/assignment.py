@@ -188,9 +188,6 @@ async def measure_here(assignment: Assignment, splits: Sequence[Split]) -> list[
     """
     execution = assignment.execution()
     measured = map_in_order(partial(measure, execution=execution), splits, workers=_AT_A_TIME)
-    contents = []
-    each: AsyncGenerator[Measured, None] = iterate_in_thread(measured)
-    async with aclosing(each):
-        async for one in each:
-            contents.append(one)
-    return contents
+    contents: AsyncGenerator[Measured, None] = iterate_in_thread(measured)
+    async with aclosing(contents):
+        return [each async for each in contents]
