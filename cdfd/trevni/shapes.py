@@ -104,9 +104,7 @@ def arrow_type(shape: Shape) -> pa.DataType:
             return pa.struct([arrow_field(field.name, field.shape, field.id) for field in fields])
         case Array(entries=None, items=items):
             return pa.list_(arrow_field("element", items))
-        case Array(entries=(key, value)):
-            return pa.map_(arrow_type(key), arrow_field("value", value))
-        case Map(key=key, value=value):
+        case Array(entries=(key, value)) | Map(key=key, value=value):
             return pa.map_(arrow_type(key), arrow_field("value", value))
         case Union(branches):
             if shape.optional is not None:
