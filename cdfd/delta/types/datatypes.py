@@ -119,6 +119,12 @@ DataType: TypeAlias = Primitive | Decimal | Foreign | StructType | ArrayType | M
 
 VOID = Primitive("void")
 
+
+def is_nested(kind: DataType) -> bool:
+    """Whether values of a type have values inside of them, so that they have no order, and partition no table."""
+    return isinstance(kind, StructType | ArrayType | MapType)
+
+
 _Named = TypeVar("_Named")
 
 

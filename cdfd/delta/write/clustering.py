@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 import orjson
 
 from cdfd.delta.actions import DomainMetadata
-from cdfd.delta.types.datatypes import ArrayType, DataType, MapType, Primitive, StructField, StructType
+from cdfd.delta.types.datatypes import DataType, Primitive, StructField, StructType, is_nested
 from cdfd.delta.types.schema import ColumnMappingMode, physical_name
 from cdfd.delta.write.writing import Action
 
@@ -77,6 +77,4 @@ def _paths(struct: StructType, mapping: ColumnMappingMode) -> Iterator[tuple[Pat
 
 
 def _is_ordered(kind: DataType) -> bool:
-    if isinstance(kind, Primitive):
-        return kind.name not in _NOT_ORDERED
-    return not isinstance(kind, StructType | ArrayType | MapType)
+    return not is_nested(kind) and not (isinstance(kind, Primitive) and kind.name in _NOT_ORDERED)

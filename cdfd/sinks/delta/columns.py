@@ -12,7 +12,7 @@ import pyarrow as pa
 from cdfd.delta.protocol import writer_features
 from cdfd.delta.types import column_mapping, schema_string
 from cdfd.delta.types.column_mapping import assign_ids, highest_id
-from cdfd.delta.types.datatypes import ArrayType, DataType, MapType, StructField, StructType
+from cdfd.delta.types.datatypes import ArrayType, DataType, MapType, StructField, StructType, is_nested
 from cdfd.delta.types.schema import ID, PHYSICAL_NAME, ColumnMappingMode, TableSchema, mapping_mode, physical_name
 from cdfd.delta.types.schema_merge import SOURCE, TYPE_CHANGES, merge, nullable
 from cdfd.delta.write.writing import check_appendable, compression, conditions
@@ -99,7 +99,7 @@ def columns_of_new(rows: StructType, partition_by: Sequence[str], *, follow: boo
     struct = nullable(rows)
     kinds = {child.name: child.type for child in struct}
     for name in partition_by:
-        if name not in kinds or not _can_partition(kinds[name]):
+        if name not in kinds or is_nested(kinds[name]):
             raise SinkError(
                 f"the rows have no column {name!r:.200} by which a table can be partitioned",
                 hint="Correct `sink.partition_by`",
@@ -117,16 +117,12 @@ def columns_of_replaced(table: Columns, rows: StructType, partition_by: Sequence
         SinkError: the rows have no column for `partition_by`.
     """
     if not partition_by:
-        by_name = {child.name.lower(): child for child in rows if _can_partition(child.type)}
+        by_name = {child.name.lower(): child for child in rows if not is_nested(child.type)}
         partition_by = [by_name[name.lower()].name for name in table.partition_by if name.lower() in by_name]
     columns = columns_of_new(rows, partition_by, follow=False)
     # A mapping stays, and no id is used twice.
     struct = _fields_with_rules(columns.struct, table.struct)
     return replace(table, struct=struct, partition_by=columns.partition_by).completed()
-
-
-def _can_partition(kind: DataType) -> bool:
-    return not isinstance(kind, StructType | ArrayType | MapType)
 
 
 def _fields_with_rules(rows: StructType, before: StructType) -> StructType:
@@ -136,8 +132,7 @@ def _fields_with_rules(rows: StructType, before: StructType) -> StructType:
 
 def _with_rules(child: StructField, before: StructField) -> StructField:
     """A column of rows that may be null only if the column before it may, and with the notes of that if it has the same type."""
-    is_nested = isinstance(child.type, StructType | ArrayType | MapType)
-    same = type(before.type) is type(child.type) if is_nested else before.type == child.type
+    same = type(before.type) is type(child.type) if is_nested(child.type) else before.type == child.type
     notes = before.metadata if same else {}
     kept = {key: note for key, note in notes.items() if key not in (ID, PHYSICAL_NAME, SOURCE, TYPE_CHANGES)}
     kind = _type_with_rules(child.type, before.type)
