@@ -141,10 +141,7 @@ def difference(
     key_names = schema.select(key).names if key else ()
     check_key_is_read(key, columns)
     if one_table and before.plan.schema != schema:
-        first, last = sorted((before.plan.version, after.plan.version))
-        header = asyncio.run(after.table.log.header(last))
-        schemas = asyncio.run(schemas_between(after.table.log, first + 1, header))
-        schema = with_replaced([*(schemas if last == after.plan.version else schemas[::-1]), schema])
+        schema = asyncio.run(_with_replaced(after.table, before.plan, after.plan))
     target = schema if columns is None else schema.select(columns)
     if not one_table:
         # Columns of two tables are the same by their names, whatever files call them.
@@ -162,6 +159,12 @@ def difference(
             types = constant_type(change_type, rows.num_rows)
             net.add(rows.set_column(place, rows.schema.field(place), types))
     yield from net.batches()
+
+
+async def _with_replaced(table: Table, before: ChangePlan, after: ChangePlan) -> TableSchema:
+    first, last = sorted((before.version, after.version))
+    schemas = await schemas_between(table.log, first + 1, await table.log.header(last))
+    return with_replaced([*(schemas if last == after.version else schemas[::-1]), after.schema])
 
 
 def _without_common(before: ChangePlan, after: ChangePlan) -> tuple[ChangePlan, ChangePlan]:
