@@ -28,6 +28,7 @@ class Merged:
         dropped: the table's fields that are dropped, by path. A new field may have the name of one.
         renamed: old names of the table's columns and the new ones.
         replaced: the table's fields whose name another field of the source has now, by path.
+        by_name: whether the table knows the source of no column of the rows: the source was replaced, and its columns are paired by name.
     """
 
     struct: StructType
@@ -38,7 +39,6 @@ class Merged:
     renamed: dict[str, str] = field(default_factory=dict)
     replaced: list[tuple[str, ...]] = field(default_factory=list)
     by_name: bool = False
-    """Whether the table knows the source of no column of the rows: the source was replaced, and its columns are paired by name."""
 
 
 def nullable(struct: StructType) -> StructType:
