@@ -258,9 +258,9 @@ def _application(
     scrapes = Scrapes(status.metrics, writer)
 
     async def metrics(request: web.Request) -> web.Response:
-        # Only traces give exemplars.
-        may = status.config.telemetry.otel.endpoint is not None
-        openmetrics = may and "application/openmetrics-text" in request.headers.get("Accept", "")
+        # For exemplars, which only traces give.
+        traces = status.config.telemetry.otel.endpoint is not None
+        openmetrics = traces and "application/openmetrics-text" in request.headers.get("Accept", "")
         text = await scrapes.text(openmetrics=openmetrics)
         return web.Response(body=text, headers={"Content-Type": OPENMETRICS_TYPE if openmetrics else CONTENT_TYPE})
 
