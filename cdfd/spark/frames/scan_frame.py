@@ -151,7 +151,7 @@ def row_words(each: FileRows, files: TableFiles) -> RowWords:
         return RowWords.of(without, keeps=False)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ScanFrames:
     """Makes DataFrames of groups of files.
 
@@ -160,17 +160,13 @@ class ScanFrames:
         files: of the table.
         paths: where Spark finds each file.
         wanted: the columns of change rows: of each, the name in the table or that of a change column, and the field.
-        reader: of all scans, because each option takes a call of the JVM.
     """
 
     spark: SparkSession
     files: TableFiles
     paths: Mapping[str, str]
     wanted: Sequence[tuple[str, StructField]]
-    reader: DataFrameReader = field(init=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "reader", self.spark.read.options(**_OPTIONS))
+    _readers: dict[tuple[int, bool], tuple[StructType, DataFrameReader]] = field(init=False, default_factory=dict)
 
     def frame(self, group: Group) -> DataFrame:
         """The rows of a group.
@@ -179,11 +175,16 @@ class ScanFrames:
             ReadByCdfd: its deletion vectors are too large for a broadcast, Spark does not list a file, or it would replace names in SQL.
             CdfdError: a file is gone, or a deletion vector or partition value is damaged; it names table, version and file.
         """
-        read = read_schema(group.schema, {name for name, _ in self.wanted}, is_cdc=group.is_cdc)
-        frame = self._scan(group, read)
+        key = id(group.schema), group.is_cdc
+        if key not in self._readers:  # a reader takes a dozen calls of the JVM
+            read = read_schema(group.schema, {name for name, _ in self.wanted}, is_cdc=group.is_cdc)
+            self._readers[key] = read, self.spark.read.options(**_OPTIONS).schema(read)
+        read, reader = self._readers[key]
+        frame = self._scan(group, reader)
         same, different = _constants(group, [name for name, _ in self.wanted], self.files.storage.uri)
         ordered = group.files[0].ordinal is not None
-        if different or group.selects or (ordered and len(group.files) > 1):
+        joins = bool(different) or group.selects or (ordered and len(group.files) > 1)
+        if joins:
             frame = self._join(frame, group, different, ordered=ordered)
         elif ordered:
             number = frame.metadataColumn("_metadata")["row_index"]
@@ -198,13 +199,16 @@ class ScanFrames:
             check_sql(self.spark, texts)
         except ConfigError as error:
             raise ReadByCdfd(error.what) from None
+        stored = [f"{quoted(name)} AS {quoted(name)}" for name in types]
+        if not joins and not ordered and texts[: len(stored)] == stored:
+            texts[: len(stored)] = ["*"]  # each expression takes a call of the JVM, which parses it
         return frame.selectExpr(*texts)
 
-    def _scan(self, group: Group, read: StructType) -> DataFrame:
+    def _scan(self, group: Group, reader: DataFrameReader) -> DataFrame:
         # The same file may have rows in several versions. Spark would read a path twice that is given twice.
         paths = list(dict.fromkeys(self.paths[each.scan.path] for each in group.files))
         try:
-            return self.reader.schema(read).parquet(*map(escape, paths))
+            return reader.parquet(*map(escape, paths))
         except AnalysisException as error:
             if error.getCondition() != "PATH_NOT_FOUND":
                 raise
