@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 from cdfd.delta.statistics import FileStatistics
 from cdfd.delta.types import values
 from cdfd.delta.types.datatypes import Primitive
-from cdfd.delta.types.schema import StructField, TableSchema
+from cdfd.delta.types.schema import ColumnMappingMode, StructField, TableSchema, physical_name
 from cdfd.errors import CdfdError
 from cdfd.model.file_scan import FileScan
 from cdfd.plan.shape.predicate import Operator
@@ -107,10 +107,12 @@ class Columns:
 
     def __init__(self, schema: TableSchema, conformed: TableSchema) -> None:
         self.schema = schema
-        by_physical = {schema.physical_name(child): child for child in schema.struct}
+        # Without a mapping, a physical name may be the name of another column; see `SchemaReconciler`.
+        mode = ColumnMappingMode.NONE if conformed.mapping is ColumnMappingMode.NONE else schema.mapping
+        stored = {physical_name(child, mode): child for child in schema.struct}
         self._columns: dict[str, StructField] = {}
         for child in conformed.struct:
-            column = by_physical.get(conformed.physical_name(child))
+            column = stored.get(conformed.physical_name(child))
             if column is not None:
                 self._columns[child.name] = column
 

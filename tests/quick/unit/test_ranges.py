@@ -170,3 +170,16 @@ class TestColumns:
             UNKNOWN,
         ]
         assert [columns.is_partition(name) for name in ("Q", "m", "new", "P")] == [True, False, False, False]
+
+    def test_column_is_found_by_its_name_once_the_mapping_is_off(self) -> None:
+        """Column `P` was renamed to `q`, which kept its physical name, and another `P` was added."""
+        fields = [
+            StructField(name, INTEGER, True, {"delta.columnMapping.physicalName": physical})
+            for name, physical in (("q", "P"), ("P", "p2"))
+        ]
+        schema = TableSchema(StructType(tuple(fields)), ("q",), ColumnMappingMode.NAME)
+        conformed = TableSchema(StructType((StructField("q", INTEGER), StructField("P", INTEGER))), ("q",))
+        columns, scan = Columns(schema, conformed), FileScan("f", "insert", {"P": "7"}, 1)
+        assert [columns.is_partition(name) for name in ("q", "P")] == [True, False]
+        ranges = [columns.range(name, scan, statistics.parse(None, schema)) for name in ("q", "P")]
+        assert ranges == [Range.constant(7), UNKNOWN]
