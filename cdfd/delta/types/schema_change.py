@@ -5,7 +5,7 @@ own name: an overwrite gives a column that looks the same a new physical name, a
 same column.
 """
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 
 from cdfd.delta.types.datatypes import ArrayType, DataType, Decimal, MapType, Primitive, StructField, StructType
@@ -187,14 +187,20 @@ class _Comparison:
 def pair_fields(
     old: StructType, old_mode: ColumnMappingMode, new: StructType, new_mode: ColumnMappingMode
 ) -> dict[str, StructField]:
-    """Name in the new struct -> the field that it was in the old one: by physical names, and the others by their own."""
-    by_name = {physical_name(child, old_mode): child for child in old}
-    pairs = {child.name: by_name[key] for child in new if (key := physical_name(child, new_mode)) in by_name}
-    taken = {child.name for child in pairs.values()}
-    left = {child.name.lower(): child for child in old if child.name not in taken}
-    for child in new:
-        if child.name not in pairs and child.name.lower() in left:
-            pairs[child.name] = left[child.name.lower()]
+    """Name in the new struct -> the field that it was in the old one: by physical names, and the others by their own.
+
+    By their own names first if the mapping is off: its files were written again, and a physical name may be that of another column.
+    """
+    keys: list[Callable[[StructField, ColumnMappingMode], str]] = [physical_name, lambda child, _: child.name.lower()]
+    if new_mode is ColumnMappingMode.NONE:
+        keys.reverse()
+    pairs: dict[str, StructField] = {}
+    for key in keys:
+        taken = {child.name for child in pairs.values()}
+        left = {key(child, old_mode): child for child in old if child.name not in taken}
+        for child in new:
+            if child.name not in pairs and (name := key(child, new_mode)) in left:
+                pairs[child.name] = left[name]
     return pairs
 
 

@@ -100,6 +100,16 @@ def test_switching_mapping_on_changes_nothing() -> None:
     assert not compare(old, new)
 
 
+def test_switching_mapping_off_goes_by_names() -> None:
+    """The physical name of a renamed column may be the name of a column that was added later."""
+    old = table(mapped("b", LONG, "a"), mapped("a", STRING, "p2"), mapping="name")
+    new = table(StructField("b", LONG), StructField("a", STRING))
+    assert compare(old, new) == SchemaChange()
+    assert compare(table(mapped("b", LONG, "a"), mapping="name"), table(StructField("a", LONG))).renamed == (
+        Rename(("b",), ("a",)),
+    )
+
+
 def test_an_overwrite_with_new_physical_names_keeps_columns_of_the_same_name() -> None:
     old = table(mapped("a", INTEGER, "p1"), mapped("b", LONG, "p2"), mapping="name")
     new = table(mapped("a", STRING, "p3"), mapped("B", LONG, "p4"), mapping="name")
