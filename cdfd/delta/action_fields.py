@@ -160,7 +160,8 @@ def domain_metadata(fields: Json) -> DomainMetadata:
 
 def sidecar(fields: Json) -> Sidecar:
     """A `sidecar` action's fields as a value; only checkpoints have them."""
-    name = paths.decode(_text(fields, "sidecar", "path"))
+    # Sidecars are in the table's own folder, but a writer may spell out the whole path.
+    name = paths.decode(_text(fields, "sidecar", "path")).rpartition(f"/{paths.LOG}/{paths.SIDECARS}/")[2]
     if "/" in name or name in ("", ".", ".."):
         raise LogError(f"sidecar.path {name!r} is not a file name")
     size = _size(fields, "sidecar", "sizeInBytes")

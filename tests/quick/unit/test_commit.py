@@ -413,8 +413,19 @@ BROKEN: list[tuple[str, object, str]] = [
     ("domainMetadata", {"domain": "d", "configuration": 5}, "configuration"),
     ("domainMetadata", {"domain": "d", "removed": 1}, "removed is not a boolean"),
     *[("sidecar", {"path": path}, "is not a file name") for path in ("", ".", "..", "a/b", "../x", "a%2Fb", "/x")],
+    *[
+        ("sidecar", {"path": f"/t/_delta_log/_sidecars/{name}"}, "is not a file name")
+        for name in ("", "..", "a/b", "a%2Fb")
+    ],
     ("sidecar", {"path": "a", "sizeInBytes": "x"}, "sizeInBytes"),
 ]
+
+
+@pytest.mark.parametrize("root", ["s3://lake/orders", "/data/orders", "file:///data/a%20b", "../orders"])
+def test_sidecar_is_in_the_folder_of_the_table_if_its_whole_path_is_spelled_out(root: str) -> None:
+    """The protocol only encourages writers to store the name alone."""
+    path = f"{root}/_delta_log/_sidecars/a.parquet"
+    assert parse(5, entry({"sidecar": SIDECAR | {"path": path}})).sidecars == PARSED.sidecars
 
 
 class TestBroken:
