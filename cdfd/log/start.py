@@ -303,13 +303,27 @@ async def _earliest(log: DeltaLog) -> int:
 
 async def _first_since(log: DeltaLog, wanted_ms: int) -> int:
     """The first version not before a time in ms since the Unix epoch; the one after the newest if all are before it."""
-    times = list[tuple[int, int, int]]()  # version, ms of its file, and as in `cdfd.model.commit_time`
-    async for name, stat in log.list_names():
-        if name.kind == "commit":
-            modified = stat.modified_ms
-            times.append((name.version, modified, file_time(modified, times[-1][2] + 1 if times else 0)))
-    if not times:
-        await log.earliest_version()
+    while True:
+        times = list[tuple[int, int, int]]()  # version, ms of its file, and as in `cdfd.model.commit_time`
+        complete = 1
+        async for name, stat in log.list_names():
+            if name.kind == "commit":
+                modified = stat.modified_ms
+                times.append((name.version, modified, file_time(modified, times[-1][2] + 1 if times else 0)))
+                complete = len(times) if stat.size else complete
+        if not times:
+            await log.earliest_version()
+        del times[complete:]  # the writers of empty entries at the end may have just created them
+        try:
+            return await _first_listed(log, times, wanted_ms)
+        except NotFoundError:
+            # Log clean-up may have removed the oldest entries since.
+            if await log.earliest_version() <= times[0][0]:
+                raise
+
+
+async def _first_listed(log: DeltaLog, times: Sequence[tuple[int, int, int]], wanted_ms: int) -> int:
+    """The same among these versions."""
     newest = times[-1][0]
     header = await log.header(newest)
     if not in_commit_timestamps_enabled(header.metadata):

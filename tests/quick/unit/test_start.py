@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from cdfd.delta.commit import serialize
 from cdfd.delta.types import schema as schemas
-from cdfd.errors import CdfdError, ConfigError, GapError, LogError, NotATableError
+from cdfd.errors import CdfdError, ConfigError, GapError, LogError, NotATableError, NotFoundError
 from cdfd.log.bounds import Start, parse_bound
 from cdfd.log.log import DeltaLog
 from cdfd.log.start import (
@@ -408,6 +408,31 @@ class TestInCommitTimestamps:
         lake.forget(*map(entry_path, range(10)))
         assert await start_version(DeltaLog(lake), moment(0), LATER) == 10
         assert await start_version(DeltaLog(lake), moment(15 * 3600), LATER) == 15
+
+    async def test_log_clean_up_after_the_listing(self) -> None:
+        lake = await half_past(20, 0)
+        await checkpoint(lake, 10)
+
+        def clean_up(method: str, path: str) -> None:
+            if method == "read":
+                lake.forget(*map(entry_path, range(10)))
+
+        lake.before = clean_up
+        assert await start_version(DeltaLog(lake), moment(15 * 3600), LATER) == 15
+
+    async def test_entry_that_is_missing_is_named(self) -> None:
+        lake = await half_past(20, 0)
+        await checkpoint(lake, 15)
+        lake.before = lambda method, path: lake.forget(entry_path(10)) if path == entry_path(10) else None
+        with pytest.raises(NotFoundError, match="version 10"):
+            await start_version(DeltaLog(lake), moment(15 * 3600), LATER)
+
+    @pytest.mark.parametrize("hours", [18, 30])
+    async def test_entry_that_is_being_written_has_no_time_yet(self, hours: int) -> None:
+        lake = await half_past(20, 0)
+        await lake.put(entry_path(20), b"")
+        assert await start_version(DeltaLog(lake), moment(hours * 3600), LATER) == min(hours, 20)
+        assert await until_version(DeltaLog(lake), moment(30 * 3600)) == 19
 
     @pytest.mark.parametrize("version", ["x", "-3", "", "99", "9" * 5000])
     async def test_a_version_of_enablement_that_is_none(self, version: str) -> None:
