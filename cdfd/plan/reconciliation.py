@@ -29,7 +29,7 @@ from cdfd.delta.types.schema import (
     TableSchema,
     physical_name,
 )
-from cdfd.delta.types.schema_change import pair_fields, widens
+from cdfd.delta.types.schema_change import common_mapping, pair_fields, widens
 from cdfd.errors import SchemaChangedError
 from cdfd.model.batch import ChangeBatch
 from cdfd.model.columns import change_schema
@@ -69,7 +69,9 @@ class SchemaReconciler:
     def _select(self, schema: TableSchema) -> TableSchema:
         if schema == self.target:
             return schema
-        matching = _FieldMatching(schema.mapping, self.target.mapping)
+        is_traced = any(_REPLACED in child.metadata for child in self.target.struct)
+        mode = self.target.mapping if is_traced else common_mapping(schema, self.target)
+        matching = _FieldMatching(schema.mapping, mode)
         pairs = matching.match(schema.struct, self.target.struct, is_replaced=False)
         kept = tuple(matching.field(source, column, column.name) for source, column in pairs if source is not None)
         stored = set(schema.partition_columns)

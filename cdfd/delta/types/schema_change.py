@@ -5,11 +5,20 @@ own name: an overwrite gives a column that looks the same a new physical name, a
 same column.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
-from cdfd.delta.types.datatypes import ArrayType, DataType, Decimal, MapType, Primitive, StructField, StructType
-from cdfd.delta.types.schema import ColumnMappingMode, TableSchema, physical_name
+from cdfd.delta.types.datatypes import (
+    ArrayType,
+    DataType,
+    Decimal,
+    MapType,
+    Primitive,
+    StructField,
+    StructType,
+    fields_in,
+)
+from cdfd.delta.types.schema import ID, PHYSICAL_NAME, ColumnMappingMode, TableSchema, physical_name
 
 Path = tuple[str, ...]
 """Names from the top: a column, fields of structs; `element`, `key`, `value` inside arrays and maps."""
@@ -202,6 +211,30 @@ def pair_fields(
             if child.name not in pairs and (name := key(child, new_mode)) in left:
                 pairs[child.name] = left[name]
     return pairs
+
+
+def common_mapping(old: TableSchema, new: TableSchema) -> ColumnMappingMode:
+    """The mapping by which columns of an earlier version are found among those of a later one.
+
+    NONE, so that only names count, if the files were written again by their names since: the mapping is off, or was off meanwhile and began
+    again with other ids. While it is on, an id and a physical name belong together.
+    """
+    if ColumnMappingMode.NONE not in (old.mapping, new.mapping):
+        of_ids = dict(_ids(fields_in(old.struct)))
+        of_names = {name: number for number, name in _ids(old.struct)}
+        if any(of_ids.get(number, name) != name for number, name in _ids(fields_in(new.struct))) or any(
+            of_names.get(name, number) != number for number, name in _ids(new.struct)
+        ):
+            return ColumnMappingMode.NONE
+    return new.mapping
+
+
+def _ids(fields: Iterable[StructField]) -> Iterator[tuple[int, str]]:
+    """The ids and physical names of fields that have both."""
+    for child in fields:
+        number, name = child.metadata.get(ID), child.metadata.get(PHYSICAL_NAME)
+        if isinstance(number, int) and isinstance(name, str):
+            yield number, name
 
 
 def with_returning(old: TableSchema, new: TableSchema) -> TableSchema:

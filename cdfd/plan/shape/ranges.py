@@ -19,6 +19,7 @@ from cdfd.delta.statistics import FileStatistics
 from cdfd.delta.types import values
 from cdfd.delta.types.datatypes import Primitive
 from cdfd.delta.types.schema import ColumnMappingMode, StructField, TableSchema, physical_name
+from cdfd.delta.types.schema_change import common_mapping
 from cdfd.errors import CdfdError
 from cdfd.model.file_scan import FileScan
 from cdfd.plan.shape.predicate import Operator
@@ -111,7 +112,8 @@ class Columns:
         mode = ColumnMappingMode.NONE if conformed.mapping is ColumnMappingMode.NONE else schema.mapping
         stored = {physical_name(child, mode): child for child in schema.struct}
         self._columns: dict[str, StructField] = {}
-        for child in conformed.struct:
+        # If the mapping was off meanwhile, a physical name may be that of another column.
+        for child in conformed.struct if common_mapping(schema, conformed) is conformed.mapping else ():
             column = stored.get(conformed.physical_name(child))
             if column is not None:
                 self._columns[child.name] = column

@@ -183,3 +183,28 @@ class TestColumns:
         assert [columns.is_partition(name) for name in ("q", "P")] == [True, False]
         ranges = [columns.range(name, scan, statistics.parse(None, schema)) for name in ("q", "P")]
         assert ranges == [Range.constant(7), UNKNOWN]
+
+    def test_nothing_is_known_of_columns_whose_ids_have_other_physical_names(self) -> None:
+        """The mapping was off meanwhile."""
+        schema, conformed = (
+            TableSchema(
+                StructType(
+                    tuple(
+                        StructField(
+                            name,
+                            INTEGER,
+                            True,
+                            {"delta.columnMapping.physicalName": physical, "delta.columnMapping.id": id},
+                        )
+                        for id, (name, physical) in enumerate(columns)
+                    )
+                ),
+                ("q",),
+                ColumnMappingMode.NAME,
+            )
+            for columns in ((("q", "P"), ("P", "p2")), (("q", "q"), ("P", "P")))
+        )
+        columns = Columns(schema, conformed)
+        assert not any(map(columns.is_partition, ("q", "P")))
+        scan = FileScan("f", "insert", {"P": "7"}, 1)
+        assert columns.range("P", scan, statistics.parse(None, schema)) == UNKNOWN

@@ -140,6 +140,23 @@ class TestMapping:
         target = table(col("a"), col("b", STRING))
         assert reconciled(self.OLD, target, self.FILE) == [{"a": 1, "b": "x"}]
 
+    def test_mapping_switched_off_and_on_again_since(self) -> None:
+        """The physical name of a renamed column became that of another one, or all columns have other physical names."""
+        target = table(col("b", STRING, "b", 1), col("a", STRING, "a", 2), mapping="name")
+        for columns in (target, target.select(["a"]), target.select(["b"])):
+            for physical in (("a", "p2"), ("p1", "p2")):
+                old = table(
+                    *(
+                        col(name, STRING, key, 1 + at)
+                        for at, (name, key) in enumerate(zip("ba", physical, strict=True))
+                    ),
+                    mapping="name",
+                )
+                file = pa.table({physical[0]: ["of b"], physical[1]: ["of a"]})
+                assert reconciled(old, columns, file) == [{name: f"of {name}" for name in columns.names}]
+        dropped = table(col("b", STRING, "a", 5), mapping="name")
+        assert reconciled(dropped, target, pa.table({"a": ["of b"]})) == [{"b": "of b", "a": None}]
+
     def test_a_renamed_partition_column(self) -> None:
         old = table(col("a", LONG, "p1", 1), col("p", STRING, "p2", 2), mapping="name", by=("p",))
         target = table(col("a", LONG, "p1", 1), col("q", STRING, "p2", 2), mapping="name", by=("q",))
