@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import logging
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 from typing import TypeVar
@@ -242,7 +242,8 @@ class DeltaLog(EntryReader):
                 segment = await self.segment(version, state_only=state_only)
             except LogError:
                 self.damaged -= left_out
-                if damage is None:
+                # If log clean-up removed the checkpoint meanwhile, it is not damaged.
+                if damage is None or not await self._any_exists(left_out):
                     raise
                 raise damage from None
             try:
@@ -256,6 +257,13 @@ class DeltaLog(EntryReader):
             if damage is not None:
                 logger.warning("%s; older files give the state", damage, extra={"table": self.storage.uri})
             return state
+
+    async def _any_exists(self, files: Iterable[Stat]) -> bool:
+        for file in files:
+            with contextlib.suppress(NotFoundError):
+                await self.storage.stat(file.path)
+                return True
+        return False
 
     async def commits_of(self, segment: Segment, *, with_stats: bool = False) -> AsyncGenerator[Commit, None]:
         """The commits of a segment, in order. Raises what `entry` does, as an error of a file that was listed."""

@@ -12,7 +12,7 @@ from cdfd.cli import app
 from cdfd.delta import paths
 from cdfd.delta.checkpoint import State
 from cdfd.delta.snapshot import Snapshot
-from cdfd.errors import CheckpointError, LogError
+from cdfd.errors import CheckpointError, GapError, LogError
 from cdfd.log import checkpoint_files
 from cdfd.log.listing import list_live
 from cdfd.log.log import DeltaLog
@@ -98,6 +98,21 @@ async def test_damaged_checkpoint_is_named_if_nothing_replaces_it(damaged: Lake)
         with pytest.raises(CheckpointError) as caught:
             await log.snapshot()
         assert (caught.value.table, caught.value.version, caught.value.path) == (damaged.uri, 4, NEWEST)
+
+
+async def test_checkpoint_that_log_clean_up_removes_meanwhile_is_not_damaged(clock: ManualClock, lake: Lake) -> None:
+    await table(lake, 6, clock)
+    await checkpoint(lake, 4)
+    await checkpoint(lake, 5)
+
+    def clean_up(method: str, path: str) -> None:
+        if method == "open":
+            lake.forget(NEWEST, *map(entry_path, range(5)))
+
+    lake.forget(*map(entry_path, range(4)))
+    lake.before = clean_up
+    with pytest.raises(GapError, match=r"version 4 is no longer in the log; the oldest that can be read is 5"):
+        await DeltaLog(lake).snapshot(4)
 
 
 async def test_state_never_goes_back(damaged: Lake) -> None:
