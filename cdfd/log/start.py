@@ -233,7 +233,7 @@ async def check_version_exists(log: DeltaLog, version: int, last: int) -> None:
         raise LogError(
             f"there is no version {version} yet; {await _describe(log, newest, 'newest')}",
             table=log.storage.uri,
-            hint=f"Start at `latest`, or at a version up to {newest + 1}; end at `now`",
+            hint=f"Start at `latest`, or at a version up to {last}; end at `now`",
         )
 
 

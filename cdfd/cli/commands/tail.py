@@ -157,6 +157,8 @@ async def _write(request: Request, writer: Writer) -> None:
     execution = Execution(table.files, rows, batch_rows=BATCH_ROWS)
     with table.tailer() as tailer:
         first, last = await _range(table, tailer, request)
+        if request.snapshot:
+            await check_version_exists(table.log, first, await table.log.latest_version())
         if has_terminal():
             _announce(_work(first, last, await table.log.latest_version(), snapshot=request.snapshot))
         schema = None
@@ -183,7 +185,6 @@ async def _range(table: Table, tailer: Tailer, request: Request) -> tuple[int, i
     if start is None and request.snapshot:
         last = await state_version(log, request.until)
         assert last is not None
-        await check_version_exists(log, last, await log.latest_version())
         return last, last
     start = "earliest" if start is None else start
     latest = request.snapshot and parse_bound(start) == "latest"

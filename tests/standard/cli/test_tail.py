@@ -227,6 +227,8 @@ class TestTail:
                 (["--until", "-7"], 1, "there is no version -7: the newest is 5, of 20"),
                 (["--until", "2000-01-01", "--snapshot"], 1, "no version as old as 2000-01-01; the oldest is 0, of 20"),
                 (["--until", "9", "--snapshot"], 1, "there is no version 9 yet; the newest is 5, of 20"),
+                (["--from", "6", "--until", "now", "--snapshot"], 1, "at a version up to 5"),
+                (["--from", "after 5", "--snapshot"], 1, "there is no version 6 yet; the newest is 5, of 20"),
                 (["--from", "2999-01-01"], 1, "2999-01-01T00:00:00.000Z is in the future; the newest is 5, of 20"),
                 (["--append"], 2, "--append and --overwrite need -o, and exclude each other"),
                 (["--append", "--overwrite", "-o", "x"], 2, "--append and --overwrite"),
