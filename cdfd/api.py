@@ -298,4 +298,8 @@ async def _range(table: Table, start: Start, end: Start | None) -> tuple[int, in
     assert last is not None
     await check_version_exists(table.log, last, header.version)
     await check_range(table.log, first, last)
-    return first, last, header if last in (first - 1, header.version) else await table.log.header(last)
+    if last != header.version:
+        # The version before an empty range may no longer be readable.
+        empty = 0 <= last < first
+        header = await (table.log.header_before(first) if empty else table.log.header(max(last, 0)))
+    return first, last, header

@@ -432,6 +432,14 @@ class TestFollow:
         assert (caught.value.table, caught.value.version, caught.value.path) == (uri(writer), 1, gone.name)
 
 
+def test_an_empty_range_has_the_columns_of_its_end(tmp_path: Path) -> None:
+    run(renamed_table(LocalStorage(tmp_path), SystemClock()))
+    names = [cdfd.changes(tmp_path, first, first - 1).schema.names[1] for first in (4, 3, 2, 1)]
+    assert names == ["tax_id", "tax_id", "ssn", "ssn"]
+    before = cdfd.changes(tmp_path, 0, datetime(2000, 1, 1, tzinfo=UTC))
+    assert (before.schema.names[1], before.read_all().num_rows) == ("ssn", 0)
+
+
 def test_the_module_shows_its_functions() -> None:
     import cdfd.model.plan
 
