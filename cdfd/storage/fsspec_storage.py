@@ -366,7 +366,8 @@ def _as_stat(path: str, info: Mapping[str, Any]) -> Stat:
         value = datetime.fromisoformat(value)
     if isinstance(value, datetime):
         value = (value if value.tzinfo is not None else value.replace(tzinfo=UTC)).timestamp()
-    modified = int(value * 1000) if isinstance(value, int | float) else 0
+    # A float of seconds may be a little less than its millisecond, but it is exact to the microsecond.
+    modified = round(value * 1_000_000) // 1000 if isinstance(value, int | float) else 0
     tags = [str(info[name]) for name in _TAGS if info.get(name) is not None]
     times = [str(info[name]) for name in ("ino", "mtime") if info.get(name) is not None]
     settled = bool(tags) or time.time() * 1000 - modified > _SETTLED_MS

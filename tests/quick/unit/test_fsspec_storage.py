@@ -8,7 +8,7 @@ import re
 import sys
 import threading
 from collections.abc import Awaitable, Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
@@ -244,6 +244,18 @@ def test_what_is_not_installed(uri: str, package: str, monkeypatch: pytest.Monke
 def test_modification_time_is_read_in_each_form(info: dict[str, Any]) -> None:
     assert _as_stat("x", {"size": 1, **info}).modified_ms == 1_700_000_000_500
     assert _as_stat("x", {"size": 1}).modified_ms == 0
+
+
+@pytest.mark.parametrize("milliseconds", [1_000_000_000_013, 1_700_000_000_001, 2_147_483_648_509, 4_102_444_800_999])
+def test_modification_time_has_its_millisecond(milliseconds: int) -> None:
+    moments = (milliseconds + offset for offset in range(1000))
+    for moment in moments:
+        seconds = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=moment)
+        times = [
+            _as_stat("x", {"size": 1, "mtime": each}).modified_ms
+            for each in (seconds, seconds.isoformat(), moment / 1000)
+        ]
+        assert times == [moment] * 3
 
 
 def test_the_configuration_takes_it() -> None:
