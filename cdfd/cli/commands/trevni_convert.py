@@ -1,5 +1,6 @@
 """`cdfd trevni convert`: rows from one format to another, batch by batch."""
 
+import asyncio
 import logging
 import os
 import sys
@@ -9,10 +10,11 @@ from contextlib import ExitStack, contextmanager
 import pyarrow as pa
 
 from cdfd.cli.commands.trevni import line_encoder
-from cdfd.errors import ConfigError, StorageError
+from cdfd.errors import ConfigError, NotFoundError, StorageError
 from cdfd.runtime.progress_line import ProgressLine
 from cdfd.storage import durable
 from cdfd.trevni.files.formats import READERS, WRITERS, Rows, format_of, name_damaged_file
+from cdfd.trevni.files.opening import split
 from cdfd.trevni.files.reading import TrevniFile
 from cdfd.trevni.files.writing import TrevniWriter
 
@@ -41,7 +43,7 @@ def run(
     source_format, target_format = format_of(source, source_format), format_of(target, target_format)
     if "trevni" not in (source_format, target_format):
         raise ConfigError("neither SOURCE nor TARGET is a Trevni file", hint="Give a name that ends in .trv")
-    if os.path.exists(target) and not overwrite:
+    if not overwrite and (os.path.exists(target) or (target_format == "trevni" and _is_stored(target))):
         raise ConfigError("the target already exists", path=target, hint="Give --overwrite")
     progress = ProgressLine(logger, "converted", source, terminal=sys.stderr.isatty())
     count = 0
@@ -55,6 +57,15 @@ def run(
             count += batch.num_rows
             progress.count(None, batch.num_rows)
     return f"{count} rows written to {target}\n"
+
+
+def _is_stored(target: str) -> bool:
+    storage, name = split(target)
+    try:
+        asyncio.run(storage.stat(name))
+    except NotFoundError:
+        return False
+    return True
 
 
 @contextmanager

@@ -126,6 +126,17 @@ def test_an_existing_target_is_kept_unless_you_say_otherwise(tmp_path: Path, fil
     assert pq.read_table(target).column_names == ["s"]
 
 
+def test_an_existing_target_is_kept_at_its_uri(tmp_path: Path, file: Path) -> None:
+    source, target = tmp_path / "rows.jsonl", tmp_path / "rows.trv"
+    source.write_text('{"a":1}\n')
+    run("convert", source, target.as_uri())
+    before = target.read_bytes()
+    assert "--overwrite" in run("convert", file, target.as_uri(), "--from", "trevni", code=2)
+    assert target.read_bytes() == before
+    run("convert", file, target.as_uri(), "--overwrite")
+    assert trevni.read_table(target).column_names == ["n", "s"]
+
+
 def test_what_cannot_be_converted_leaves_no_file(tmp_path: Path) -> None:
     (tmp_path / "rows.jsonl").write_text('{"a":1}\n{"a":')
     error = run("convert", tmp_path / "rows.jsonl", tmp_path / "rows.trv", code=1)
