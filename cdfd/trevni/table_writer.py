@@ -92,6 +92,7 @@ class TableWriter:
         )
         self._pending: list[pa.RecordBatch] = []
         self._bytes = 0
+        self._writing = False
 
     def write(self, batch: pa.RecordBatch, run: Run = run_all) -> None:
         """Append rows.
@@ -102,7 +103,7 @@ class TableWriter:
 
         Raises:
             ConfigError: the batch has another schema.
-            DataError: a column has nulls and must not, or a row is too large.
+            DataError: a column has nulls and must not, or a row is too large; or an earlier call did not complete.
         """
         if not batch.schema.equals(self.schema):
             raise ConfigError("the rows have another schema than the file", hint="Write them to another file")
@@ -118,8 +119,12 @@ class TableWriter:
             self._flush(run)
 
     def _flush(self, run: Run) -> None:
+        if self._writing:  # some columns may have rows that others lack
+            hint = "Write the file again, from one thread at a time"
+            raise DataError("an earlier write did not complete, so the file would lack rows", hint=hint)
         if not self._pending:
             return
+        self._writing = True
         table = pa.Table.from_batches(self._pending).combine_chunks()
         rows = max(1, table.num_rows * CHUNK_BYTES // max(self._bytes, 1))
         self._pending, self._bytes = [], 0
@@ -127,9 +132,14 @@ class TableWriter:
             count = batch.num_rows
             struct = pa.Array.from_buffers(pa.struct(list(batch.schema)), count, [None], children=batch.columns)
             self._writer.write(count, shred(self._shape, struct, self._num_columns), run)
+        self._writing = False
 
     def finish(self, run: Run = run_all) -> Iterable[bytes | memoryview]:
-        """The bytes of the file, in parts."""
+        """The bytes of the file, in parts.
+
+        Raises:
+            DataError: as `write`.
+        """
         self._flush(run)
         return self._writer.finish(run)
 

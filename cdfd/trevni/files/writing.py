@@ -73,7 +73,7 @@ def write_table(
 class TrevniWriter:
     """Writes a file batch by batch. Its arguments are those of `write_table`.
 
-    The file appears when the writer is closed. If an exception leaves a `with` block, there is no file.
+    The file appears when the writer is closed. If an exception leaves a `with` block, or a write has failed, there is no file.
 
     Raises:
         CdfdError: as `write_table`.
@@ -137,6 +137,7 @@ class TrevniWriter:
 
         Raises:
             StorageError: it cannot be written.
+            DataError: an earlier write did not complete.
         """
         if self._closed:
             return

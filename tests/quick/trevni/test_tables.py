@@ -101,6 +101,23 @@ def test_a_writer_that_an_error_has_left_writes_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("use_threads", [True, False])
+def test_rows_that_a_failed_write_has_lost_are_not_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, use_threads: bool
+) -> None:
+    monkeypatch.setattr("cdfd.trevni.table_writer.CHUNK_BYTES", 100)
+    schema = pa.schema([pa.field("n", pa.int64(), nullable=False)])
+    good, bad = (pa.record_batch([pa.array(n, pa.int64())], schema=schema) for n in ([1], [None] * 20))
+    writer = trevni.TrevniWriter(tmp_path / "rows.trv", schema, use_threads=use_threads)
+    writer.write_batch(good)  # it is encoded together with the next one
+    with pytest.raises(DataError, match="column n has nulls"):
+        writer.write_batch(bad)
+    writer.write_batch(good)
+    with pytest.raises(DataError, match="an earlier write did not complete"):
+        writer.close()
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("use_threads", [True, False])
 def test_a_closed_file_is_not_read(tmp_path: Path, use_threads: bool) -> None:
     trevni.write_table(sorted_table(pa.int64(), range(10)), tmp_path / "rows.trv", first_values=["c"])
     with trevni.TrevniFile(tmp_path / "rows.trv", use_threads=use_threads) as file:
