@@ -66,10 +66,12 @@ class RatifiedLog:
                     version=version,
                     hint="Its database may have been restored from a backup. Run `cdfd progress reset` to start over",
                 )
-        if self.latest is not None and (new.latest is None or new.latest < self.latest):
+        if new.latest is None:  # all published versions
+            return RatifiedLog(self.table_id, None, self.commits)
+        if self.latest is not None and new.latest < self.latest:
             return self
         oldest = min(new.commits, default=0)
-        if len(new.commits) == (new.latest or 0) - oldest + 1 or not new.commits:
+        if len(new.commits) == new.latest - oldest + 1 or not new.commits:
             return new
         # The list is truncated: what is known already may fill its holes.
         return RatifiedLog(new.table_id, new.latest, {**self.commits, **new.commits})

@@ -213,6 +213,8 @@ class DeltaLog(EntryReader):
                 return segment, await read_checkpoint(segment.checkpoint)
 
         segment, state = await self.read_segment(version, read)
+        if not self.storage.remote:
+            self._cache.clear()
         commits = self.commits_of(segment, with_stats=with_stats)
         async with contextlib.aclosing(commits):
             async for commit in commits:

@@ -315,6 +315,12 @@ class TestAnswers:
         later = log.after(CatalogTable("t", "/t", True, 4, (names[2], names[4])))
         assert dict(later.commits) == names
 
+    def test_catalog_that_says_no_newest_version_and_has_no_commits_has_all_published_ones(self) -> None:
+        commit = RatifiedCommit(7, f"{7:020d}.7.json")
+        log = RatifiedLog.of(CatalogTable("t", "/t", True, None, (commit,)))
+        assert not log.includes(8)
+        assert log.after(CatalogTable("t", "/t", True, None, ())).includes(8)
+
     def test_truncated_list_is_a_transient_error_where_nothing_fills_it(self, table: ManagedTable) -> None:
         for _ in range(3):
             table.commit()

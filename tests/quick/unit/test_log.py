@@ -2,8 +2,10 @@
 
 import asyncio
 import logging
+import tracemalloc
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import orjson
@@ -20,6 +22,7 @@ from cdfd.log.log import DeltaLog
 from cdfd.log.log_files import name_before
 from cdfd.log.start import start_version
 from cdfd.storage.base import Stat
+from cdfd.storage.local import LocalStorage
 from tests.support import checkpoint_layout as layout
 from tests.support.memory_storage import MemoryStorage
 from tests.support.threads import observe_threads
@@ -321,6 +324,21 @@ class TestLog:
                 with pytest.raises(NotATableError) as caught:
                     asyncio.run(asked)
                 assert caught.value.table == "memory://t"
+
+    def test_states_of_a_local_log_keep_no_bytes_of_its_entries(self, tmp_path: Path) -> None:
+        (tmp_path / "_delta_log").mkdir()
+        log, commits = DeltaLog(LocalStorage(str(tmp_path))), 10
+        tracemalloc.start()
+        try:
+            for version in range(commits):
+                own = [{"protocol": PROTOCOL}, {"metaData": metadata("x")}] if not version else []
+                name = tmp_path / "_delta_log" / paths.commit_name(version)
+                name.write_bytes(entry({"commitInfo": {"note": "x" * (1 << 20)}}, *own))
+                asyncio.run(log.snapshot())
+            kept, _ = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert kept < commits << 19
 
     def test_oldest_and_newest(self) -> None:
         log, _ = stored(table(12, first=5) | layout.single(6, state(6)))
