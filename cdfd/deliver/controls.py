@@ -77,6 +77,9 @@ class Controls:
                     notification = await self._accomplish(request)
                 except Refused as error:
                     notification = refusal(error, request.id, request.action, request.table)
+                if self.sink.stores_control and request.id not in self.sink.control.recent:
+                    # One that changed nothing could change something if it came again, and undo a later one.
+                    await self.sink.set_control(self.sink.control.remember(request.id))
                 self.mailbox.settle(notification)
             pause = self.sink.control.paused
             self.monitor.paused(pause)

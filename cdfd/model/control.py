@@ -66,7 +66,7 @@ class Control:
         paused: the pause; None: not paused.
         snapshot: the incremental snapshot in progress; None: there is none.
         snapshots: how many incremental snapshots have begun.
-        recent: ids of the newest requests that changed the state or the position.
+        recent: ids of the newest requests that the table has answered.
     """
 
     paused: Pause | None = None
@@ -75,7 +75,7 @@ class Control:
     recent: tuple[str, ...] = ()
 
     def remember(self, id: str) -> Control:
-        """The same, with the id of a request that is carried out."""
+        """The same, with the id of a request that is answered."""
         return replace(self, recent=(*self.recent, id)[-RECENT:])
 
     def begin(self, id: str, where: str) -> Control:

@@ -1,0 +1,44 @@
+"""How a table answers the requests of operators, also those that come again after a restart."""
+
+import asyncio
+from typing import Any
+
+from cdfd.deliver.mailbox import Mailbox
+from cdfd.deliver.requests import Notification, Request
+from tests.support.feeding import MemoryPlace, Place, feed
+from tests.support.lake import Lake, manual_clock, run, table
+
+
+def request(action: Any, id: str, **fields: Any) -> Request:
+    return Request(action, id, "orders", "topic", **fields)
+
+
+async def answer_all(lake: Lake, place: Place, *requests: Request) -> tuple[list[Notification], list[Notification]]:
+    """The answers of a daemon that starts and ends, and its other news."""
+    news: list[Notification] = []
+    stop, mailbox = asyncio.Event(), Mailbox(news.append)
+    waiting = [mailbox.put(each) for each in requests]
+    async with asyncio.TaskGroup() as group:
+        group.create_task(feed(lake, place, manual_clock(), stop=stop, mailbox=mailbox))
+        answers = list(await asyncio.gather(*waiting))
+        stop.set()
+    return answers, news
+
+
+def test_requests_that_changed_nothing_are_not_carried_out_again() -> None:
+    """Otherwise a signal that is read again would undo a later one, which is not repeated."""
+
+    async def scenario() -> None:
+        lake, place, clock = Lake(manual_clock()), MemoryPlace(), manual_clock()
+        await table(lake, 4, clock)
+        await feed(lake, place, clock, until=3, start="earliest")
+        requests = [request("resume", "a"), request("stop-snapshot", "b"), request("pause", "c")]
+        answers, _ = await answer_all(lake, place, *requests)
+        assert [each.type for each in answers] == ["RESUMED", "REFUSED", "PAUSED"]
+        answers, _ = await answer_all(lake, place, *requests)
+        assert [each.refusal for each in answers] == ["duplicate"] * 3
+        paused = (await place.open()).control.paused
+        assert paused is not None
+        assert paused.id == "c"
+
+    run(scenario())
