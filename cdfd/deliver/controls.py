@@ -190,7 +190,7 @@ class Controls:
         return answer(request, "ABORTED", message, rows=snapshot.rows)
 
     async def _move(self, request: Request) -> Notification:
-        position, version = await self._position(), request.version
+        position, version, snapshot = await self._position(), request.version, self.sink.control.snapshot
         try:
             newest = (await self.table.log.header()).version
             if version > newest:
@@ -206,6 +206,8 @@ class Controls:
         if self.sink.control.snapshot is None and self.recorder is not None:
             self.recorder.delivered(version, following.table_id, following.digest)
         await self.report(following)
+        if snapshot is not None:
+            self.mailbox.news(abort_notice(snapshot.id, self.name, "the table was moved", snapshot.rows))
         message = f"{request.table} is moved from version {position.version} to version {version + 1}"
         return answer(request, "MOVED", message, version=version + 1, before=position.version)
 

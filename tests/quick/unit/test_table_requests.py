@@ -42,3 +42,15 @@ def test_requests_that_changed_nothing_are_not_carried_out_again() -> None:
         assert paused.id == "c"
 
     run(scenario())
+
+
+def test_move_tells_that_it_ends_an_incremental_snapshot() -> None:
+    async def scenario() -> None:
+        lake, place, clock = Lake(manual_clock()), MemoryPlace(), manual_clock()
+        await table(lake, 4, clock)
+        await feed(lake, place, clock, until=3, start="earliest")
+        answers, news = await answer_all(lake, place, request("snapshot", "a"), request("move", "b", version=1))
+        assert [each.type for each in answers] == ["STARTED", "MOVED"]
+        assert [(each.id, each.type) for each in news] == [("a", "ABORTED")]
+
+    run(scenario())
