@@ -106,18 +106,16 @@ class _Resolver:
         if isinstance(content, tuple):
             return [self.value(item, (*path, index)) for index, item in enumerate(content)]
         if isinstance(content, dict):
-            values = dict[str, Any]()
-            for key, entry in content.items():
-                if key in self._mounted and f"{key}_file" in content:
-                    self.resolved.sources[*path, key] = Source(entry.line)
-                    self.resolved.report((*path, key), f"given twice, here and as {key}_file")
+            values = {key: self.value(entry, (*path, key)) for key, entry in content.items()}
+            for key in tuple(values):
+                name = key.removesuffix("_file")
+                if name == key or name not in self._mounted or (file := values.pop(key)) is None:
                     continue
-                value, name = self.value(entry, (*path, key)), key.removesuffix("_file")
-                if name != key and name in self._mounted:
-                    self.resolved.sources[*path, name] = Source(entry.line, key=key)
-                    values[name] = self._mounted_secret(value, (*path, key))
-                else:
-                    values[key] = value
+                if values.get(name) is not None:
+                    self.resolved.report((*path, name), f"given twice, here and as {key}")
+                    continue
+                self.resolved.sources[*path, name] = Source(content[key].line, key=key)
+                values[name] = self._mounted_secret(file, (*path, key))
             return values
         return None
 

@@ -400,6 +400,18 @@ def test_a_secret_given_twice() -> None:
     assert problems(text)[0] == "sink.security.password: given twice, here and as password_file (line 20)"
 
 
+def test_secret_file_without_a_value_is_not_set(tmp_path: Path) -> None:
+    (tmp_path / "password").write_text("hunter2")
+    for pair in (
+        "password: '${P:-}', password_file: ${D}/password",
+        "password: hunter2, password_file: '${F:-}'",
+        "password: hunter2, password_file: ",
+    ):
+        sink = parse(SHOP.replace("password: ${KAFKA_PASSWORD}", pair), {"D": str(tmp_path)}).sink
+        assert isinstance(sink, KafkaSettings)
+        assert sink.security.password.reveal() == "hunter2"
+
+
 def test_aws_variables_fill_in_what_is_not_given() -> None:
     environ = {"AWS_ENDPOINT_URL": "http://localhost:9000/", "AWS_DEFAULT_REGION": "d", "AWS_REGION": "r"}
     environ |= {"AWS_ACCESS_KEY_ID": "id", "AWS_SECRET_ACCESS_KEY": "hunter2", "AWS_SESSION_TOKEN": "t"}
