@@ -412,6 +412,23 @@ def test_secret_file_without_a_value_is_not_set(tmp_path: Path) -> None:
         assert sink.security.password.reveal() == "hunter2"
 
 
+def test_columns_that_are_called_like_secret_files(tmp_path: Path) -> None:
+    (tmp_path / "key").write_text("k" * 32)
+    names = (
+        "mask: {remote_file: {method: nullify}, id: {method: hmac_sha256, hmac_key_file: key}},"
+        "headers: {token: token, token_file: token_file}"
+    )
+    for entry in (f"uri: /x/a, {names}", f"discover: /x/*, overrides: [{{tables: [a], {names}}}]"):
+        settings = parse(
+            f"pipeline: p\ntables: [{{{entry}}}]\nsink: {{kind: kafka, bootstrap_servers: 'k:9092'}}",
+            {},
+            folder=str(tmp_path),
+        )
+        [table] = settings.listed or [settings.discoveries[0].table_at(("a",)).table]
+        assert set(table.mask) == {"remote_file", "id"}
+        assert table.headers == {"token": "token", "token_file": "token_file"}
+
+
 def test_aws_variables_fill_in_what_is_not_given() -> None:
     environ = {"AWS_ENDPOINT_URL": "http://localhost:9000/", "AWS_DEFAULT_REGION": "d", "AWS_REGION": "r"}
     environ |= {"AWS_ACCESS_KEY_ID": "id", "AWS_SECRET_ACCESS_KEY": "hunter2", "AWS_SESSION_TOKEN": "t"}
