@@ -10,8 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from pydantic import ValidationError
+
 from cdfd.config.fields import Section
 from cdfd.config.parser import load
+from cdfd.config.problems import Problem, conflicts_of
 from cdfd.config.settings import Settings
 from cdfd.daemon.http.status import Searches
 from cdfd.daemon.membership.destinations import Destinations
@@ -148,7 +151,26 @@ async def load_changes(path: Path, running: Settings) -> tuple[Settings, Sequenc
             f"{' and '.join(naming)} cannot change while the daemon runs, and names of tables follow from it",
             hint="Restart the daemon",
         )
+    if others:
+        for name, of_sink in running.by_sink.items():
+            if name in config.by_sink and running.sinks.get(name) == config.sinks.get(name):
+                await asyncio.to_thread(_check_tables, of_sink, config.by_sink[name])
     return config, others
+
+
+def _check_tables(running: Settings, changed: Settings) -> None:
+    """Check that the tables of a new file fit the settings that do not change with them. Blocks: it resolves symbolic links.
+
+    Raises:
+        ConfigError: they do not, such as tables without a key while the sink is still a mirror.
+    """
+    try:
+        Settings.model_validate({**dict(running), "tables": changed.tables})
+    except ValidationError as error:
+        details = error.errors(include_url=False, include_input=False)
+        problems = [Problem((*each["loc"], *below), text) for each in details for below, text in conflicts_of(each)]
+        what = "the tables do not fit other settings, which change with a restart only"
+        raise ConfigError(f"{what}: {'; '.join(map(str, problems))}", hint="Restart the daemon") from None
 
 
 def file_content(path: Path) -> bytes | None:

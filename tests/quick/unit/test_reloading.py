@@ -137,6 +137,33 @@ def test_requests_wait_for_the_next_loop_of_a_table_that_changes(tmp_path: Path)
     asyncio.run(scenario())
 
 
+def test_tables_that_fit_only_settings_that_need_a_restart_are_not_applied(tmp_path: Path) -> None:
+    """Without a key, the tables of a mirror would fail, and with the last of them the daemon."""
+
+    def sections(mode: str, *tables: dict[str, Any]) -> dict[str, Any]:
+        return {"pipeline": "shop", "sink": {"kind": "delta", "path": "/out", "mode": mode}, "tables": list(tables)}
+
+    async def scenario() -> None:
+        with_key: dict[str, Any] = {"uri": "/a", "key": ["id"]}
+        daemon = Daemon(tmp_path, **sections("mirror", with_key))
+        async with daemon.running():
+            daemon.path.write_text(json.dumps(sections("changelog", {"uri": "/a"}, {"uri": "/b"})))
+            await daemon.reloading.reload()
+            assert names(daemon.status) == ["a"]
+            assert daemon.members.config.listed[0].key == ("id",)
+            error = daemon.status.searches.reload_error
+            assert error is not None
+            assert "tables[0].key: required" in error
+            assert "tables[1].key: required" in error
+            daemon.path.write_text(json.dumps(sections("changelog", with_key, {"uri": "/b", "key": ["id"]})))
+            await daemon.reloading.reload()
+            assert names(daemon.status) == ["a", "b"]
+            assert daemon.status.searches.reload_error is None
+            assert daemon.status.searches.unapplied == ["sink.mode"]
+
+    asyncio.run(scenario())
+
+
 def test_search_that_ends_while_a_sink_is_closed_adds_no_tables(tmp_path: Path) -> None:
     """Their loops would deliver with what the sink has closed, and would keep it from being opened again."""
 
