@@ -133,6 +133,8 @@ def run(
     ] = False,
 ) -> None:
     """Run the daemon."""
+    # Its default would end the process. The start takes seconds, and reads the newest file anyway.
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     choose_allocator()
     import asyncio
 

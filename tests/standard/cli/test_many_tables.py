@@ -1,8 +1,10 @@
 """Tables of a running daemon: those that it finds, those that a changed configuration adds and removes, and those of a shard."""
 
 import json
+import os
 import shutil
 import signal
+from contextlib import suppress
 from pathlib import Path
 
 from cdfd.daemon.membership.shard import owner
@@ -100,3 +102,25 @@ def test_shards_deliver_all_tables_together_and_none_twice(tmp_path: Path) -> No
         assert (first.end(signal.SIGTERM).code, second.end(signal.SIGTERM).code) == (0, 0)
     listed = [cdfd("check", "-c", path, "--shard", f"{index}/2").lines()[1:] for index in (0, 1)]
     assert sorted(line.split()[0] for lines in listed for line in lines) == names
+
+
+def test_hangup_during_the_start_does_not_end_the_daemon(tmp_path: Path) -> None:
+    run(create(tmp_path / "orders", 1))
+    text = configure(tmp_path, {"uri": str(tmp_path / "orders")}).read_text()
+    # The daemon waits for the content of a pipe.
+    pipe, writers = tmp_path / "pipe.yaml", list[int]()
+    os.mkfifo(pipe)
+
+    def is_read() -> bool:
+        with suppress(OSError):  # the daemon has not opened it yet
+            writers.append(os.open(pipe, os.O_WRONLY | os.O_NONBLOCK))
+        return bool(writers)
+
+    with started("run", "-c", pipe) as daemon:
+        wait_until(is_read)
+        daemon.process.send_signal(signal.SIGHUP)
+        with open(writers[0], "w") as stream:
+            stream.write(text)
+        daemon.log_line("1 table")
+        wait_until(lambda: delivered(tmp_path, "orders") == [1])
+        assert daemon.end(signal.SIGTERM).code == 0
