@@ -149,8 +149,8 @@ class Execution:
                 if plan.key and plan.refinement is None:
                     batch = replace(batch, rows=without_lone_images(batch.rows))
                 if shaper is not None:
-                    batch = shaper.shape_batch(batch)
-                if drops or (narrowed and matched_by_key(plan)):
+                    batch = shaper.shape_batch(batch, drop_unchanged=drops or (narrowed and matched_by_key(plan)))
+                elif drops:
                     batch = replace(batch, rows=without_no_ops(batch.rows))
                 # An empty batch is left out, but for the last one of a version: it says which ordinal follows.
                 if empty is not None and empty.plan.version != plan.version:

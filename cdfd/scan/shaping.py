@@ -27,7 +27,7 @@ from cdfd.plan.shape.masks import Apply
 from cdfd.plan.shape.shape import Shape
 from cdfd.runtime.arrays import array_of
 from cdfd.scan.image_order import POST_IMAGE, PRE_IMAGE
-from cdfd.scan.updates.whole_pairs import codes_in_pairs, pairs_of, with_codes
+from cdfd.scan.updates.whole_pairs import codes_in_pairs, pairs_of, with_codes, without_no_ops
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +52,12 @@ class RowShaper:
     shape: Shape
     _cache: list[tuple[TableSchema, _Columns]] = field(default_factory=list)
 
-    def shape_batch(self, batch: ChangeBatch) -> ChangeBatch:
+    def shape_batch(self, batch: ChangeBatch, *, drop_unchanged: bool = False) -> ChangeBatch:
         """A batch in that shape. It may be empty then.
+
+        Args:
+            batch: of whole pairs.
+            drop_unchanged: whether updates whose published images are equal are left out. Without their pre-images, nothing tells them.
 
         Raises:
             CdfdError: the filter or a mask does not fit a version's columns; it names the version.
@@ -63,14 +67,16 @@ class RowShaper:
             rows = batch.rows
             if rows.num_rows and columns.filter is not None:
                 rows = _filter(rows, columns.filter)
-            if rows.num_rows and self.shape.excluded:
-                codes = [place for place, name in enumerate(CHANGE_TYPES.to_pylist()) if name in self.shape.excluded]
-                rows = rows.filter(array_of(~np.isin(change_codes(rows.column(CHANGE_TYPE)), codes)))
             arrays = [
                 rows.column(place) if mask is None else mask(rows.column(place)).cast(field.type)
                 for (place, mask), field in zip(columns.columns, columns.schema, strict=True)
             ]
             rows = pa.RecordBatch.from_arrays(arrays, schema=columns.schema)
+            if drop_unchanged:
+                rows = without_no_ops(rows)
+            if rows.num_rows and self.shape.excluded:
+                codes = [place for place, name in enumerate(CHANGE_TYPES.to_pylist()) if name in self.shape.excluded]
+                rows = rows.filter(array_of(~np.isin(change_codes(rows.column(CHANGE_TYPE)), codes)))
             return replace(batch, schema=columns.published, rows=rows)
         except CdfdError as error:
             raise error.within(version=batch.plan.version) from None

@@ -26,6 +26,7 @@ from cdfd.model.position import Position
 from cdfd.plan.planner import plan
 from cdfd.plan.refining import with_images_paired
 from cdfd.plan.row_options import RowOptions
+from cdfd.plan.shape.shape import Shape
 from cdfd.scan import execute
 from cdfd.scan import image_order as ordering
 from cdfd.scan.execute import Execution
@@ -447,6 +448,15 @@ class TestNoOps:
     @pytest.mark.parametrize("batch_rows", [1, 2, 3, 100])
     def test_examples(self, files: list[str], expected: list[Any], batch_rows: int) -> None:
         assert delivered(lot(*files), rows=RowOptions(drop_unchanged=True), batch_rows=batch_rows) == expected
+
+    @pytest.mark.parametrize("batch_rows", [1, 2, 3, 100])
+    def test_updates_without_their_pre_images(self, batch_rows: int) -> None:
+        rows = RowOptions(drop_unchanged=True, shape=Shape(excluded=("update_preimage",)))
+        assert delivered(lot("<1>1d2<2>3i4"), rows=rows, batch_rows=batch_rows) == [
+            (2, "d", 2),
+            (4, ">", 3),
+            (5, "i", 4),
+        ]
 
 
 class TestReorderBuffer:
