@@ -68,8 +68,7 @@ class RowShaper:
             if rows.num_rows and columns.filter is not None:
                 rows = _filter(rows, columns.filter)
             arrays = [
-                rows.column(place) if mask is None else mask(rows.column(place)).cast(field.type)
-                for (place, mask), field in zip(columns.columns, columns.schema, strict=True)
+                rows.column(place) if mask is None else mask(rows.column(place)) for place, mask in columns.columns
             ]
             rows = pa.RecordBatch.from_arrays(arrays, schema=columns.schema)
             if drop_unchanged:

@@ -330,6 +330,16 @@ def test_a_filter_is_checked_before_the_first_row(tmp_path: Path) -> None:
             cdfd.changes(str(table.folder), **wrong)
 
 
+def test_a_struct_whose_fields_are_never_null_becomes_null() -> None:
+    kind = pa.struct([pa.field("a", pa.int64(), nullable=False)])
+    plain = change_rows([Change("insert", 1, 1, "a")])
+    rows = plain.set_column(1, pa.field("note", kind), pa.array([{"a": 1}], kind))
+    schema = TableSchema(from_arrow(rows.schema.empty_table().select(["id", "note"]).schema))
+    shaper = RowShaper(Shape(masks=(("note", Mask("nullify")),)))
+    batch = shaper.shape_batch(ChangeBatch(ChangePlan(1, 0, schema, (), "files"), schema, rows, 1))
+    assert batch.rows.select(["id", "note"]).to_pylist() == [{"id": 1, "note": None}]
+
+
 def test_rows_have_the_schema_of_their_version() -> None:
     """Also if two of them differ in what Arrow does not know: the next version may go back to the first one."""
     shaper, rows = RowShaper(Shape(where=parse_filter("id > 0"))), change_rows([Change("insert", 1, 1, "a")])
