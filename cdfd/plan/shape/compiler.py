@@ -106,6 +106,19 @@ def column_type(predicate: Predicate, column: Column, schema: TableSchema) -> tu
     return tuple(path), kind
 
 
+def comparable_type(predicate: Predicate, column: Column, schema: TableSchema) -> DataType | None:
+    """The type of a column whose values are compared; None if the schema does not have it.
+
+    Raises:
+        ConfigError: values of that type cannot be compared, or a field of a column that has no fields.
+    """
+    typed = column_type(predicate, column, schema)
+    if typed is None or is_comparable(typed[1]):
+        return None if typed is None else typed[1]
+    what = f"column {'.'.join(column.path)!r:.100} is of type {typed[1]!s:.80}, whose values cannot be compared"
+    raise predicate.error(what, column.at)
+
+
 def _call(kernel: Callable[..., Any], *operands: Evaluate) -> Evaluate:
     return lambda rows: kernel(*(operand(rows) for operand in operands))
 
@@ -236,13 +249,8 @@ class _Compiler:
         return _call(_COMPARE[operator], *sides)
 
     def _comparable(self, column: Column) -> tuple[Evaluate, DataType] | None:
-        typed = self._column(column)
-        if typed is not None and not is_comparable(typed[1]):
-            raise self.predicate.error(
-                f"column {'.'.join(column.path)!r:.100} is of type {typed[1]!s:.80}, whose values cannot be compared",
-                column.at,
-            )
-        return typed
+        comparable_type(self.predicate, column, self.schema)
+        return self._column(column)
 
     def _with_literal(self, column: Evaluate, kind: DataType, operator: Operator, literal: Literal) -> Evaluate:
         value = typed_value(literal, kind, self.predicate)

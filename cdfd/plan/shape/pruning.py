@@ -20,7 +20,7 @@ from cdfd.delta.types import values
 from cdfd.delta.types.schema import TableSchema
 from cdfd.model.file_scan import FileScan
 from cdfd.model.plan import ChangePlan, LiveScans
-from cdfd.plan.shape.compiler import check_filter, column_type
+from cdfd.plan.shape.compiler import check_filter, column_type, comparable_type
 from cdfd.plan.shape.literals import typed_value
 from cdfd.plan.shape.predicate import (
     MIRRORED,
@@ -122,8 +122,8 @@ class _Compiler:
         return self._with_literal(left, operator, right)
 
     def _with_literal(self, column: Column, operator: Operator, literal: Literal) -> _Term:
-        typed = column_type(self.predicate, column, self.schema)
-        literal_value = None if typed is None else typed_value(literal, typed[1], self.predicate)
+        kind = comparable_type(self.predicate, column, self.schema)
+        literal_value = None if kind is None else typed_value(literal, kind, self.predicate)
         if literal_value is None:
             return lambda range_of: _NEITHER
         value = literal_value if isinstance(literal_value, Decimal) else values.as_python(literal_value)

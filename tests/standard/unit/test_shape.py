@@ -330,6 +330,14 @@ def test_a_filter_is_checked_before_the_first_row(tmp_path: Path) -> None:
             cdfd.changes(str(table.folder), **wrong)
 
 
+@pytest.mark.parametrize("where", ["at = 1", "tags IN (1)", "at.b > 'a'", "NOT 1 < at"])
+def test_values_that_cannot_be_compared_are_refused(tmp_path: Path, where: str) -> None:
+    table = life(tmp_path, 1, tracked=False)
+    for read in (cdfd.changes, cdfd.snapshot):
+        with pytest.raises(ConfigError, match="whose values cannot be compared"):
+            read(str(table.folder), where=where)
+
+
 def test_a_struct_whose_fields_are_never_null_becomes_null() -> None:
     kind = pa.struct([pa.field("a", pa.int64(), nullable=False)])
     plain = change_rows([Change("insert", 1, 1, "a")])
