@@ -132,7 +132,7 @@ def read_range(
         rows.check_net()
     target = rows.shape.target(schema)
     stream = table.stream(rows, target)
-    reconciler = SchemaReconciler(rows.shape.published(target))
+    reconciler = SchemaReconciler(rows.shape.published(target), rows.shape.constants(target))
     execution = Execution(table.files, rows, SchemaReconciler(target).select, whole=rows.shape.columns is None)
 
     def all_changes() -> Iterator[pa.RecordBatch]:

@@ -10,10 +10,10 @@ An overwrite can give a column that looks the same a new physical name. It repla
 Nothing is converted twice: files of the earlier version are read by its physical names, directly into the later names and types.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import cast
+from typing import Any, cast
 
 import pyarrow as pa
 
@@ -41,10 +41,12 @@ class SchemaReconciler:
 
     Attributes:
         target: the schema of the table's columns.
+        constants: by name, the values of columns in batches that do not have them; null for other columns.
         schema: the target's columns, then the change columns.
     """
 
     target: TableSchema
+    constants: Mapping[str, Any] = field(default_factory=dict, compare=False)
     schema: pa.Schema = field(init=False, compare=False, repr=False)
     # Versions share their schema until it changes, and every file asks for it; comparing a wide one takes longer than planning a version.
     _selected: dict[int, tuple[TableSchema, TableSchema]] = field(
@@ -84,12 +86,14 @@ class SchemaReconciler:
         schema, rows = self.schema, batch.rows
         if rows.schema.equals(schema):
             return rows
-        positions = [rows.schema.get_field_index(field.name) for field in schema]
-        arrays = [
-            pa.nulls(rows.num_rows, field.type) if position < 0 else rows.column(position)
-            for field, position in zip(schema, positions, strict=True)
-        ]
-        return pa.RecordBatch.from_arrays(arrays, schema=schema)
+        return pa.RecordBatch.from_arrays([self._column(rows, field) for field in schema], schema=schema)
+
+    def _column(self, rows: pa.RecordBatch, field: Any) -> Any:
+        position = rows.schema.get_field_index(field.name)
+        if position >= 0:
+            return rows.column(position)
+        constant = self.constants.get(field.name)
+        return pa.nulls(rows.num_rows, field.type) if constant is None else pa.repeat(constant, rows.num_rows)
 
 
 @dataclass(frozen=True, slots=True)

@@ -94,7 +94,7 @@ class Mask:
             case "nullify":
                 return lambda array: pa.nulls(len(array), array.type)
             case "constant":
-                scalar = self._constant(column)
+                scalar = self.constant(column)
                 return lambda array: pa.repeat(scalar, len(array))
             case "truncate" if kind == _STRING:
                 return lambda array: pc.utf8_slice_codeunits(array, 0, self.length)
@@ -112,7 +112,8 @@ class Mask:
             hint=f"It takes {takes}. Use nullify",
         )
 
-    def _constant(self, column: StructField) -> Any:
+    def constant(self, column: StructField) -> Any:
+        """The value of all rows, in the type of a column. ConfigError if it is not of that type."""
         assert self.value is not None
         if column.type == _STRING:
             return scalar_of(self.value, pa.string())

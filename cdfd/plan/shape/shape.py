@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cdfd.delta.types.datatypes import ByName, StructField, StructType
 from cdfd.delta.types.schema import TableSchema
@@ -135,6 +135,11 @@ class Shape:
             for child, name, mask in self.columns_of(schema)
         ]
         return TableSchema(StructType(tuple(fields)))
+
+    def constants(self, schema: TableSchema) -> Mapping[str, Any]:
+        """The values of constant masks, by published name. Rows of versions that do not have the column yet have them too."""
+        columns = self.columns_of(schema)
+        return {name: mask.constant(child) for child, name, mask in columns if mask and mask.method == "constant"}
 
     def published_key(self, key: Sequence[str]) -> tuple[str, ...]:
         """The published names of a key's columns."""

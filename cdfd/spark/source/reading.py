@@ -104,19 +104,18 @@ def read_partition(portion: ChangePartition, options: SourceOptions) -> Iterator
     """
     # A task has one core. Another thread would take one from another task.
     table = open_table(options)
-    execution = execution_of(table, options, 1, portion.target)
-    reconciler = SchemaReconciler(portion.target.published)
-    convert: Callable[[pa.RecordBatch], pa.RecordBatch] = partial(pack, names=portion.target.names)
+    target = portion.target
+    execution = execution_of(table, options, 1, target)
+    reconciler = SchemaReconciler(target.published, target.rows.shape.constants(target.schema))
+    convert: Callable[[pa.RecordBatch], pa.RecordBatch] = partial(pack, names=target.names)
     if not options.packed:
-        convert = SparkBatches.plan(reconciler.schema, portion.target.names, portion.target.spark_names)
+        convert = SparkBatches.plan(reconciler.schema, target.names, target.spark_names)
     splits = [list_files(split, table.log.storage) for split in portion.splits]
     batches = read_splits(splits, execution)
     rows: Iterable[pa.RecordBatch] = (reconciler.reconcile(batch) for batch in batches if batch.rows.num_rows)
     if options.net:
-        published = portion.target.published
-        changes = NetChanges(
-            published.arrow, published.select(portion.target.rows.published_key).names, execution.space
-        )
+        key = target.published.select(target.rows.published_key)
+        changes = NetChanges(target.published.arrow, key.names, execution.space)
         for batch in rows:
             changes.add(batch)
         rows = changes.batches()

@@ -31,7 +31,7 @@ from cdfd.errors import (
 from cdfd.log.bounds import Start
 from cdfd.runtime.clock import SystemClock
 from cdfd.storage.local import LocalStorage
-from tests.support.fold import bag, fold
+from tests.support.fold import META, bag, fold
 from tests.support.lake import rows, run, table
 from tests.support.renamed_column import renamed_table
 
@@ -181,6 +181,19 @@ class TestChanges:
         if "changes" not in options:
             with pytest.raises(ConfigError):
                 cdfd.snapshot(**arguments)
+
+    def test_a_constant_is_that_of_versions_without_the_column_too(self, writer: TableWriter) -> None:
+        async def grow() -> None:
+            await writer.add_column(pa.field("n", pa.int32()))
+            await writer.delete(pc.field("id") == 3)
+
+        run(grow())
+        masked: Any = {"mask": {"n": "constant:7"}}
+        rows = cdfd.changes(uri(writer), **masked).read_all()
+        assert set(rows["n"].to_pylist()) == {7}
+        net = cdfd.changes(uri(writer), key="id", net=True, **masked).read_all()
+        live = cdfd.snapshot(uri(writer), **masked).read_all()
+        assert fold(net.to_batches()) == fold(rows.to_batches()) == bag(live.to_batches(), META)
 
     def test_where_changes_come_from(self, writer: TableWriter) -> None:
         update = {
