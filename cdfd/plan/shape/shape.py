@@ -198,7 +198,10 @@ class Shape:
         masked_anew = {name.lower() for name, stays in stays_masked.items() if stays}
         was_missing = self.missing(before)
         gone += [name for name in self.missing(after) if name not in was_missing and name.lower() not in masked_anew]
-        lost = {tuple(map(str.lower, path)) for path in (*change.dropped, *(each.old for each in change.renamed))}
+        lost = {tuple(map(str.lower, path)) for path in change.dropped}
+        # Case does not count: another spelling is the same column.
+        renamed = ((tuple(map(str.lower, each.old)), tuple(map(str.lower, each.new))) for each in change.renamed)
+        lost |= {old for old, new in renamed if old != new}
         for column in () if self.where is None else self.where.columns:
             path = tuple(map(str.lower, column.path))
             if any(path[:length] in lost for length in range(1, len(path) + 1)):

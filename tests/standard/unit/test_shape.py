@@ -408,6 +408,16 @@ def test_a_column_that_is_renamed_is_gone_although_there_is_one_of_its_name(afte
     Shape(masks=tuple((name, hidden) for name, _ in after[1:])).check_change(mapped(*BEFORE), mapped(*after))
 
 
+@pytest.mark.parametrize("nested", [False, True])
+def test_a_column_with_another_case_is_not_gone(nested: bool) -> None:
+    before, after = (
+        mapped(("id", "p0"), (name, "p1"), ("other", "p2"), nested=nested) for name in ("secret", "Secret")
+    )
+    where = parse_filter("s.secret = 'a'" if nested else "secret = 'a'")
+    Shape(where=where).check_change(before, after)
+    Shape(where=where).check_change(after, before)
+
+
 def test_a_column_that_an_overwrite_replaces_is_not_gone() -> None:
     after = mapped(("id", "p0"), ("secret", "p4"), ("other", "p2"))
     Shape(where=parse_filter("secret = 'a'"), masks=(("secret", Mask("nullify")),)).check_change(mapped(*BEFORE), after)
