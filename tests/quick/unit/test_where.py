@@ -12,7 +12,8 @@ from cdfd.delta.types.schema import TableSchema
 from cdfd.errors import ConfigError
 from cdfd.model.plan import LiveScans
 from cdfd.plan.shape.parser import parse_filter
-from cdfd.plan.shape.pruning import select_files
+from cdfd.plan.shape.pruning import compile_pruning, select_files
+from cdfd.plan.shape.ranges import Range
 
 SCHEMA = TableSchema(
     StructType(
@@ -102,3 +103,10 @@ def test_numbers_are_compared_with_all_their_digits(text: str, kept: bool) -> No
     add = Add("f", {"day": None}, 1, 0, True, f'{{"numRecords":1,"minValues":{bounds},"maxValues":{bounds}}}')
     scans = LiveScans(PackedFiles(Add, pa.Table.from_batches([pack([add])])))
     assert select_files(parse_filter(text), scans, SCHEMA).tolist() == [kept]
+
+
+def test_values_of_a_list_are_compared_with_one_range() -> None:
+    ranges = {"id": Range(1, 9)}
+    # Each range is parsed from text: of a file, once.
+    may_have_rows = compile_pruning(parse_filter("id IN (10, 11, 12) OR ID > 20 OR id BETWEEN 3 AND 4"), SCHEMA)
+    assert may_have_rows(ranges.pop)
