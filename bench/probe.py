@@ -127,20 +127,24 @@ def resume(uri: str, version: str) -> Measured:
     return measure(lambda: asyncio.run(first_batch()))
 
 
-def apply(uri: str) -> Measured:
-    """Applying a commit of one file; the median of two hundred that follow each other."""
+def apply(few: str, many: str) -> Measured:
+    """Applying a commit of one file to two tables in turn; the medians of two hundred that follow each other.
+
+    In one process, because one may take half as long again as the next one, whatever the table.
+    """
     from bench.tables import adds
     from cdfd.delta import commit as commits
     from cdfd.log.table import Table
 
-    snapshot = asyncio.run(Table.open(uri).log.snapshot())
-    seconds = []
+    snapshots = {who: asyncio.run(Table.open(uri).log.snapshot()) for who, uri in (("few", few), ("many", many))}
+    seconds: dict[str, list[float]] = {who: [] for who in snapshots}
     for add in adds(2_000_000, 200):
-        commit = commits.parse(snapshot.version + 1, json.dumps({"add": add}).encode())
-        start = time.perf_counter()
-        snapshot = snapshot.apply(commit)
-        seconds.append(time.perf_counter() - start)
-    return {"seconds": median(seconds)}
+        for who, snapshot in snapshots.items():
+            commit = commits.parse(snapshot.version + 1, json.dumps({"add": add}).encode())
+            start = time.perf_counter()
+            snapshots[who] = snapshot.apply(commit)
+            seconds[who].append(time.perf_counter() - start)
+    return {who: median(taken) for who, taken in seconds.items()}
 
 
 PROBES: dict[str, Callable[..., Measured]] = {

@@ -111,8 +111,8 @@ def resume(runs: int) -> Iterator[Figure]:
 
 def apply(runs: int) -> Iterator[Figure]:
     few, many = (tables.many_files(count) for count in (tables.FEW_FILES, tables.MILLIONS_OF_FILES))
-    figures = alternating(runs, few=lambda: probe("apply", few), many=lambda: probe("apply", many))
-    few_us, many_us = (figures[who]["seconds"] * 1e6 for who in ("few", "many"))
+    figures = alternating(runs, both=lambda: probe("apply", few, many))["both"]
+    few_us, many_us = (figures[who] * 1e6 for who in ("few", "many"))
     ours = f"{many_us:.2f} µs at 1 M, {few_us:.2f} µs at 1 k"
     yield Figure(
         "one commit of one file applied: 1 M against 1 k live files", ours, "", many_us / few_us, "×", 1.2, 1.0
