@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import closing
+from dataclasses import replace
 from typing import Any
 
 from kafka import KafkaConsumer, TopicPartition
@@ -17,7 +18,7 @@ from cdfd.errors import SinkError
 from cdfd.sinks.kafka.client.connection import network
 from cdfd.sinks.kafka.client.failures import translating
 from cdfd.sinks.kafka.client.worker import Worker, in_worker
-from cdfd.sinks.kafka.progress.records import NewestRecord, offset_of, offset_value, signals_key
+from cdfd.sinks.kafka.progress.records import NewestRecord, NextSignal, offset_of, offset_value, signals_key
 from cdfd.sinks.kafka.progress.topic_admin import TopicAdmin
 from cdfd.sinks.kafka.progress.topics import PROGRESS_PARTITION, ExistingTopic, Topic, durability, progress_topic
 from cdfd.sinks.kafka.settings import Topics
@@ -48,6 +49,8 @@ class KafkaSignals:
     The offset of the next signal is a record of the progress topic. Brokers forget the offset of a consumer after seven days in which it is
     not committed, and signals of a time without a daemon would be lost after seven days without signals.
 
+    A topic that was deleted and created again repeats offsets. It is read from its start, and its id is part of its signals' places.
+
     Args:
         connection: of `connection.arguments`.
         pipeline: its name.
@@ -77,6 +80,8 @@ class KafkaSignals:
         self._hidden_timeout = hidden_timeout
         self._worker = Worker("cdfd-signals")
         self._consumer: KafkaConsumer | None = None
+        self._admin: TopicAdmin | None = None
+        self._next = NextSignal(0)
 
     async def open(self) -> None:
         """Check or create the topic, and find the first signal. Without a known offset, signals before now are not taken.
@@ -84,22 +89,26 @@ class KafkaSignals:
         Raises:
             SinkError: the topic cannot be used.
         """
-        if (first := await self._open()) is not None:
-            await self._announce([(self._key, offset_value(first))])
+        if await self._open():
+            await self._announce([(self._key, offset_value(self._next))])
 
     @in_worker
     def poll(self) -> Sequence[Signal]:
         """See the port."""
-        consumer = self._consumer
-        if consumer is None:
+        consumer, admin, known = self._consumer, self._admin, self._next
+        if consumer is None or admin is None:
             raise SinkError("the topic of signals is closed")
         with translating(f"read signals from topic {self.topic}"), network(self._connection):
             records = consumer.poll(timeout_ms=200).get(self._partition, ())
-        return [Signal(record.offset, f"{record.topic}-{record.offset}", record.value) for record in records]
+        # The consumer asks for offsets of a name, whichever topic has it. So the topic is checked after the records were fetched.
+        if admin.topic_id(self.topic) != known.topic:
+            raise SinkError(f"topic {self.topic} was deleted or created again", retriable=True)
+        suffix = f"@{known.topic}" if known.recreated else ""
+        return [Signal(record.offset, f"{record.topic}-{record.offset}{suffix}", record.value) for record in records]
 
     async def done(self, last: Signal) -> None:
         """See the port."""
-        await self._announce([(self._key, offset_value(last.offset + 1))])
+        await self._announce([(self._key, offset_value(replace(self._next, offset=last.offset + 1)))])
 
     def close(self) -> None:
         """Disconnect, without waiting for it."""
@@ -107,15 +116,15 @@ class KafkaSignals:
         self._worker.close()
 
     @in_worker
-    def _open(self) -> int | None:
-        """Go to the next signal; its offset, if that is not stored yet."""
-        with closing(TopicAdmin(self._connection)) as admin:
-            admin.ensure([self._topic, self._progress])
-            end = admin.bounds(self.topic, 0, committed=True)[1]
-            bounds = admin.bounds(self._progress.name, PROGRESS_PARTITION, committed=False)
+    def _open(self) -> bool:
+        """Go to the next signal. Returns whether its place is not stored yet."""
+        self._admin = admin = TopicAdmin(self._connection)
+        topic = admin.ensure([self._topic, self._progress])[self.topic].id
+        start, end = admin.bounds(self.topic, 0, committed=True)
+        bounds = admin.bounds(self._progress.name, PROGRESS_PARTITION, committed=False)
         seconds = self._hidden_timeout, _TIMEOUT_MS / 1000
         with closing(NewestRecord(self._connection, self._progress.name, self._key, *seconds)) as newest:
-            last_offset = newest.read(bounds, offset_of)
+            stored = newest.read(bounds, offset_of)
         with translating(f"read signals from topic {self.topic}"), network(self._connection) as options:
             self._consumer = consumer = KafkaConsumer(
                 **options,
@@ -132,18 +141,23 @@ class KafkaSignals:
                 metrics_enabled=False,
             )
             consumer.assign([self._partition])
-            first = last_offset
-            if first is None:
-                first = consumer.committed(self._partition)  # by an earlier version of cdfd
-            if first is None:
-                first = end
-            consumer.seek(self._partition, first)
-        return first if last_offset is None else None
+            if stored is None:
+                committed = consumer.committed(self._partition)  # by an earlier version of cdfd
+                self._next = NextSignal(end if committed is None else committed, topic)
+            elif None in (stored.topic, topic) or stored.topic == topic:
+                self._next = replace(stored, topic=topic)
+            else:
+                self._next = NextSignal(start, topic, recreated=True)
+            consumer.seek(self._partition, self._next.offset)
+        return self._next != stored
 
     def _close(self) -> None:
         if self._consumer is not None:
             self._consumer.close(autocommit=False, timeout_ms=1000)
             self._consumer = None
+        if self._admin is not None:
+            self._admin.close()
+            self._admin = None
 
 
 def _verify(topic: ExistingTopic) -> None:

@@ -25,7 +25,7 @@ from cdfd.sinks.base import Backfill
 from cdfd.sinks.delta import positions as delta_positions
 from cdfd.sinks.files.folder import DeliveryFolder
 from cdfd.sinks.files.names import CHUNK, chunk_name, delivery_name, parse_delivery_name
-from cdfd.sinks.kafka.progress.records import Progress, offset_of, offset_value, progress_of, value_of
+from cdfd.sinks.kafka.progress.records import NextSignal, Progress, offset_of, offset_value, progress_of, value_of
 from cdfd.sinks.ledger.ledger import app_id
 from cdfd.sinks.ledger.txn_state import TxnState
 from cdfd.spark.source.backlog import Backlog
@@ -219,7 +219,7 @@ DOCUMENTS = (
     Documents("kafka/progress.jsonl", PROGRESS, written_progress, progress_of),
     Documents("kafka/planned.jsonl", list(map(Progress, PLANNED)), written_progress, progress_of),
     Documents("kafka/schemas.jsonl", [("shop.orders", 12, SCHEMA)], _schema_record, _of_schema_record),
-    Documents("kafka/signals.jsonl", (0, 2**40), offset_value, offset_of),
+    Documents("kafka/signals.jsonl", (NextSignal(0), NextSignal(2**40)), offset_value, offset_of),
     Documents(
         "files/positions.jsonl",
         [

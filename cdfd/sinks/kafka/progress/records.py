@@ -66,6 +66,21 @@ class Progress:
     topic: Mapping[str, str | int] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class NextSignal:
+    """The place of the next signal.
+
+    Attributes:
+        offset: in the topic of signals.
+        topic: id of the topic; None if it is unknown.
+        recreated: whether another topic of that name had signals before, whose offsets repeat.
+    """
+
+    offset: int
+    topic: str | None = None
+    recreated: bool = False
+
+
 class _InvalidRecord(ValueError):
     """A record without a valid position."""
 
@@ -76,13 +91,18 @@ def key_of(pipeline: str, table: str) -> bytes:
 
 
 def signals_key(pipeline: str, reader: str) -> bytes:
-    """The key of the offset at which the next signal is read; see `Connector.signals`."""
+    """The key of the place of the next signal; see `Connector.signals`."""
     return json_bytes({"pipeline": pipeline, "signals": reader})
 
 
-def offset_value(offset: int) -> bytes:
-    """The value of a record with an offset."""
-    return json_bytes({"offset": offset})
+def offset_value(signal: NextSignal) -> bytes:
+    """The value of a record with the place of the next signal."""
+    document: dict[str, Any] = {"offset": signal.offset}
+    if signal.topic is not None:
+        document["topic"] = signal.topic
+    if signal.recreated:
+        document["recreated"] = True
+    return json_bytes(document)
 
 
 def value_of(progress: Progress) -> bytes:
@@ -126,12 +146,15 @@ def progress_of(value: bytes) -> Progress:
     )
 
 
-def offset_of(value: bytes) -> int:
-    """The offset in a record's value. `ValueError` if it is invalid."""
+def offset_of(value: bytes) -> NextSignal:
+    """The place in a record's value. `ValueError` if it is invalid."""
     document = orjson.loads(value)
     if not isinstance(document, dict):
         raise _InvalidRecord("it is not a JSON object")
-    return _number(document, "offset")
+    topic, recreated = document.get("topic"), document.get("recreated", False)
+    if not isinstance(topic, str | None) or not isinstance(recreated, bool):
+        raise _InvalidRecord("topic or recreated have the wrong type")
+    return NextSignal(_number(document, "offset"), topic, recreated)
 
 
 class NewestRecord:

@@ -111,6 +111,12 @@ class TopicAdmin:
             if not next(pauses):
                 raise SinkError(f"brokers do not agree on whether topic {unknown[0]} exists", retriable=True)
 
+    def topic_id(self, name: str) -> str | None:
+        """The id of a topic; None if it is missing, or the broker reports none. `SinkError` if the broker cannot be asked."""
+        with _translate_errors(f"describe topic {name}"):
+            (described,) = self.client.describe_topics([name])
+        return known_id(described.get("topic_id"))
+
     def ensure(
         self, topics: Sequence[Topic], existing: Mapping[str, ExistingTopic] | None = None
     ) -> dict[str, ExistingTopic]:
