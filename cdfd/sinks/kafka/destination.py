@@ -132,12 +132,14 @@ class TopicFacts:
         tombstones: whether tombstones follow deletes.
         limit: size limit of a record batch in bytes.
         id: of the topic; see `ExistingTopic`.
+        schemas: id of the schema topic; None if there is none.
     """
 
     partitions: int
     tombstones: bool
     limit: int
     id: str | None = None
+    schemas: str | None = None
 
 
 MakeProducer = Callable[[ProducerSettings], Producer]

@@ -329,6 +329,28 @@ class TestSideTopics:
         assert (second["version"], second["changes"]["added"]) == (6, ["city"])
         assert [field["name"] for field in second["schema"]["fields"]] == list(wider)
 
+    @pytest.mark.parametrize("change", ["nothing", "topic", "schema topic", "created again"])
+    async def test_the_schema_is_told_again_where_the_topic_has_none_of_the_table(
+        self, servers: str, name: str, read: Read, admin: KafkaAdminClient, change: str
+    ) -> None:
+        place, told = self.place(servers, name), f"{name}.schema"
+        for number in (4, 5, 6):
+            if number == 5 and change == "topic":
+                place.destination = replace(place.destination, topic=f"{name}.new")
+            elif number == 5 and change == "schema topic":
+                told = f"{name}.new.schema"
+                place.destination = replace(place.destination, schema_topic=told)
+            elif number == 5 and change == "created again":
+                admin.delete_topics([told])
+            async with place.sink() as sink:
+                delivery = await sink.begin(at(number))
+                await delivery.start_version(version(number))
+                await delivery.commit(at(number + 1))
+        expected = {"nothing": [4], "topic": [4, 5], "schema topic": [5], "created again": [5]}[change]
+        actual = documents(read(told, at_least=len(expected)))
+        assert [each["version"] for each in actual] == expected
+        assert actual[-1]["topic"] == place.topic
+
     async def test_they_may_be_compacted(self, servers: str, name: str, read: Read, create: Any) -> None:
         create(f"{name}.schema", cleanup_policy="compact")
 

@@ -54,7 +54,7 @@ class Progress:
         job: the job that delivers the position's version in parts. In the record of a part, its job.
         backfill: the range of a backfill; empty for the daemon's own delivery. It stays until another backfill starts.
         control: whether the table is paused or published again.
-        topic: name and id of the topic that has the rows; empty if the id is unknown.
+        topic: name and id of the topic that has the rows, and `schemas`, the id of the schema topic; empty if the id is unknown.
     """
 
     position: Position

@@ -4,7 +4,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, closing, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from threading import Lock, Thread
 from typing import Self
@@ -369,10 +369,12 @@ def connect(destination: Destination, make_producer: MakeProducer, *, creates: b
         existing = admin.find([topic.name for topic in needed])
         if not creates and len(existing) < len(needed):
             return None
-        topic = admin.ensure(needed, existing)[destination.topic]
+        topics = admin.ensure(needed, existing)
+        topic = topics[destination.topic]
+        schemas = None if destination.schema_topic is None else topics[destination.schema_topic].id
         limit = topic.max_message_bytes or Batching().limit
         with_tombstones = destination.keyed and tombstones(destination.tombstones, topic)
-        facts = TopicFacts(topic.partitions, with_tombstones, limit, topic.id)
+        facts = TopicFacts(topic.partitions, with_tombstones, limit, topic.id, schemas)
         codec = topic.config.get("compression.type", "producer")
         settings = destination.producer_settings(Batching.for_topic(destination.compression, facts.limit, codec))
         newest = stack.enter_context(closing(newest_progress(destination)))
@@ -393,6 +395,12 @@ def _take_over(destination: Destination, connected: Connected, takeover: _Takeov
                 # Whether the topic is not the one of this name that has the rows before the position.
                 stored_topic = progress.topic
                 same_name = stored_topic.get("name") == destination.topic and facts.id is not None
+                # The schema topic names the topic of the rows. Records of earlier versions of cdfd have no id of it.
+                if stored_topic and (
+                    stored_topic.get("name") != destination.topic
+                    or stored_topic.get("schemas", facts.schemas) != facts.schemas
+                ):
+                    progress = replace(progress, announced=False)
                 if destination.topic not in connected.existing or (same_name and stored_topic.get("id") != facts.id):
                     # The position says that rows were delivered.
                     log.warning(

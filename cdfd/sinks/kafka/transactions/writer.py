@@ -239,7 +239,8 @@ class RecordWriter:
         if self._destination.exactly_once:
             topic = self._destination.progress.name
             if id is not None:
-                progress = replace(progress, topic={"name": name, "id": id})
+                schemas = {} if self._facts.schemas is None else {"schemas": self._facts.schemas}
+                progress = replace(progress, topic={"name": name, "id": id, **schemas})
             send_record(
                 self._producer,
                 topic,
