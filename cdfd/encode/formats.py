@@ -68,9 +68,12 @@ class FormatChoice:
 
     @property
     def rules(self) -> Rules:
-        """The same forms in JSON."""
+        """The same forms in JSON: values are equal in it where they are equal in the encoding."""
         modes = self.modes
-        return Rules(decimal=modes.decimal, time=modes.time, binary=modes.binary)
+        # `google.protobuf.Timestamp` has microseconds.
+        time = "micros" if (self.encoding, modes.time) == ("protobuf", "connect") else modes.time
+        no_number = self.encoding in ("json_schema", "connect_json")
+        return Rules(decimal=modes.decimal, time=time, binary=modes.binary, no_number=no_number)
 
     @property
     def conflict(self) -> tuple[str, str] | None:

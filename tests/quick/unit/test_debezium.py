@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 
 from cdfd import __version__
 from cdfd.encode.debezium import DebeziumEncoder
-from cdfd.encode.formats import EncoderOptions, FormatChoice, record_format
+from cdfd.encode.formats import EncoderOptions, EncodingName, FormatChoice, record_format
 from cdfd.encode.json import JsonEncoding
 from cdfd.encode.records import Origin, SnapshotPart
+from cdfd.encode.side import RowCounts
 from cdfd.encode.values import Rules
 from cdfd.errors import DataError
 from cdfd.model.columns import CHANGE_COLUMNS, CHANGE_TYPES
@@ -189,6 +190,19 @@ def test_events_have_their_transaction_where_it_is_announced() -> None:
         {"id": "4", "total_order": 1, "data_collection_order": 1},
         {"id": "4", "total_order": 3, "data_collection_order": 3},
     ]
+
+
+@pytest.mark.parametrize("encoding", ["json", "json_schema", "connect_json", "avro", "protobuf"])
+@pytest.mark.parametrize("keys", [[float("nan"), float("inf")], [-1, -999]], ids=["no numbers", "one millisecond"])
+def test_as_many_events_are_counted_as_are_sent(encoding: EncodingName, keys: list[float]) -> None:
+    rows = change_rows([("update_preimage", 1), ("update_postimage", 1)])
+    column = pa.array(keys) if isinstance(keys[0], float) else pa.array(keys, pa.timestamp("us", "UTC"))
+    rows = rows.set_column(0, "id", column)
+    choice = FormatChoice("debezium", encoding, time="connect")
+    options = EncoderOptions(Origin("shop", "orders", "7f", "t"), ("id",), registration=Catalog().registration)
+    counts = RowCounts(("id",), choice.rules)
+    counts.add(rows)
+    assert counts.events == sum(map(len, record_format(choice).encoder(options).encode(rows)))
 
 
 def test_places_of_events_do_not_depend_on_batches() -> None:
