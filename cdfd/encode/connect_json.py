@@ -54,11 +54,12 @@ class ConnectJsonEncoding:
         return self._writer.rows(payload, payload.shape.fields)
 
 
-def _field(field: KindField) -> dict[str, Any]:
+def _field(field: KindField, struct: Kind) -> dict[str, Any]:
     try:
         return {**_schema(field.kind, optional=field.nullable), "field": field.name}
     except UnsupportedError as error:
-        if not error.what.startswith("column "):
+        # A struct within a column has no name.
+        if struct.name is not None and not error.what.startswith("column "):
             error.what = f"column {field.name}: {error.what}"
         raise
 
@@ -67,7 +68,7 @@ def _schema(kind: Kind, *, optional: bool) -> dict[str, Any]:
     document: dict[str, Any] = {"type": _FLOATS.get(kind.type, kind.type)}
     match kind.type:
         case "struct":
-            document["fields"] = [_field(each) for each in kind.fields]
+            document["fields"] = [_field(each, kind) for each in kind.fields]
         case "array":
             assert kind.items is not None
             document["items"] = _schema(kind.items, optional=True)

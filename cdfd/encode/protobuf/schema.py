@@ -146,7 +146,8 @@ class ProtobufSchema:
             try:
                 slots.append(self._field(message, each, name, number, path, messages))
             except UnsupportedError as error:
-                if not error.what.startswith("column "):
+                # A struct within a column has no name.
+                if kind.name is not None and not error.what.startswith("column "):
                     error.what = f"column {each.name}: {error.what}"
                 raise
         return tuple(slots)

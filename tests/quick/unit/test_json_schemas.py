@@ -20,6 +20,7 @@ from cdfd.encode.connect_json import ConnectJsonEncoding
 from cdfd.encode.json_schema import json_schema_format
 from cdfd.encode.kinds import Modes
 from cdfd.encode.records import Records
+from cdfd.errors import UnsupportedError
 from tests.support.sampling import stride
 from tests.support.schemas import BatchEncoder, payload_of
 from tests.support.typed_values import arrays
@@ -163,6 +164,12 @@ def test_json_schema_has_every_value(columns: list[pa.Array], modes: Modes) -> N
     validator = jsonschema.Draft7Validator(schema)
     for value in encoder.rows(batch).to_pylist():
         validator.validate(json.loads(value))
+
+
+def test_a_type_that_connect_does_not_have_names_the_column() -> None:
+    for kind in (pa.null(), pa.struct([("n", pa.null())]), pa.list_(pa.struct([("n", pa.null())]))):
+        with pytest.raises(UnsupportedError, match="column s: a value of type void"):
+            ConnectJsonEncoding(Modes()).values(payload_of(pa.record_batch({"s": pa.nulls(1, kind)})))
 
 
 def test_json_schema_refuses_a_value_of_another_type() -> None:
