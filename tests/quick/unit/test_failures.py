@@ -10,11 +10,12 @@ from kafka.errors import (
     MessageSizeTooLargeError,
     ProducerFencedError,
     RequestTimedOutError,
+    UnknownTopicOrPartitionError,
 )
 
 from cdfd.errors import FencedError
 from cdfd.sinks.base import ReopenSinkError
-from cdfd.sinks.kafka.client.failures import translate
+from cdfd.sinks.kafka.client.failures import failure, translate
 
 
 def test_an_answer_that_is_wrapped_in_the_text_of_another_error_keeps_its_hint() -> None:
@@ -71,3 +72,10 @@ def test_a_forgotten_transactional_id_is_no_fault() -> None:
         actual = translate(error, "deliver")
         assert isinstance(actual, ReopenSinkError)
         assert actual.retriable
+
+
+@pytest.mark.parametrize("retriable", [False, True], ids=["librdkafka", "kafka-python"])
+def test_a_topic_that_is_deleted_or_has_fewer_partitions_is_opened_again(retriable: bool) -> None:
+    """librdkafka calls this answer final, and kafka-python does not."""
+    code = UnknownTopicOrPartitionError.errno
+    assert failure("commit", "Unknown topic or partition", code=code, retriable=retriable).retriable

@@ -17,9 +17,11 @@ _FENCED = frozenset({_INVALID_PRODUCER_EPOCH, _PRODUCER_FENCED})
 TRANSIENT = (RetriableError, UnknownBrokerIdError)
 """Errors of kafka-python after which another attempt may succeed. A broker is unknown if a partition has no leader, whose id is then -1."""
 
-# The broker disagrees with this producer on its state, which a new producer resolves, or on the time, which a corrected clock resolves.
+# The broker disagrees with this producer on its state or on topics, which a new producer resolves, or on the time, which a corrected clock
+# resolves.
 _RETRIABLE_WITH_NEW_PRODUCER = frozenset(
     {
+        3,  # UNKNOWN_TOPIC_OR_PARTITION: the topic was deleted, and may have been created again with fewer partitions
         45,  # OUT_OF_ORDER_SEQUENCE_NUMBER
         46,  # DUPLICATE_SEQUENCE_NUMBER
         48,  # INVALID_TXN_STATE
