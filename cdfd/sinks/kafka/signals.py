@@ -7,6 +7,7 @@ applies both to every producer.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
@@ -28,6 +29,8 @@ MOST_BATCH_BYTES = 1 << 20
 """Largest batch that the topic may take."""
 _CREATED_BATCH_BYTES = 128 << 10
 _TIMEOUT_MS = 20_000
+_CHECK_SECONDS = 10.0
+"""How often to check that the topic is still the same one while no signals come."""
 _CONFIG = {
     "cleanup.policy": "delete",
     "retention.ms": str(7 * 24 * 3_600_000),
@@ -82,6 +85,7 @@ class KafkaSignals:
         self._consumer: KafkaConsumer | None = None
         self._admin: TopicAdmin | None = None
         self._next = NextSignal(0)
+        self._checked = 0.0
 
     async def open(self) -> None:
         """Check or create the topic, and find the first signal. Without a known offset, signals before now are not taken.
@@ -101,8 +105,10 @@ class KafkaSignals:
         with translating(f"read signals from topic {self.topic}"), network(self._connection):
             records = consumer.poll(timeout_ms=200).get(self._partition, ())
         # The consumer asks for offsets of a name, whichever topic has it. So the topic is checked after the records were fetched.
-        if admin.topic_id(self.topic) != known.topic:
-            raise SinkError(f"topic {self.topic} was deleted or created again", retriable=True)
+        if records or time.monotonic() - self._checked > _CHECK_SECONDS:
+            if admin.topic_id(self.topic) != known.topic:
+                raise SinkError(f"topic {self.topic} was deleted or created again", retriable=True)
+            self._checked = time.monotonic()
         suffix = f"@{known.topic}" if known.recreated else ""
         return [Signal(record.offset, f"{record.topic}-{record.offset}{suffix}", record.value) for record in records]
 
