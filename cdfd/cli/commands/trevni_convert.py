@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager
 import pyarrow as pa
 
 from cdfd.cli.commands.trevni import line_encoder
-from cdfd.errors import ConfigError, NotFoundError, StorageError
+from cdfd.errors import ConfigError, DataError, NotFoundError, StorageError
 from cdfd.runtime.progress_line import ProgressLine
 from cdfd.storage import durable
 from cdfd.trevni.files.formats import READERS, WRITERS, Rows, format_of, name_damaged_file
@@ -95,11 +95,11 @@ def _source(path: str, kind: str, columns: tuple[str, ...] | None) -> Iterator[R
 def _target(
     path: str, kind: str, schema: pa.Schema, codec: str, checksum: str
 ) -> Iterator[Callable[[pa.RecordBatch], object]]:
-    if kind == "trevni":
-        with TrevniWriter(path, schema, codec=codec, checksum=checksum) as writer:
-            yield writer.write_batch
-        return
     try:
+        if kind == "trevni":
+            with TrevniWriter(path, schema, codec=codec, checksum=checksum) as writer:
+                yield writer.write_batch
+            return
         # It takes its name when the block ends. Rows may be confidential, so it is for this user only.
         with durable.replacing(path, mode=0o600) as file:
             if kind == "jsonl":
@@ -110,3 +110,5 @@ def _target(
                     yield sink.write_batch
     except OSError as error:
         raise StorageError(f"cannot write: {error.strerror or error}", path=path) from error
+    except (pa.ArrowException, ValueError) as error:
+        raise DataError(f"the file cannot have these rows: {error}", path=path) from error

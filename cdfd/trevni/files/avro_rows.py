@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import islice
 from types import ModuleType
 from typing import Any, BinaryIO, Self
@@ -9,7 +10,7 @@ from typing import Any, BinaryIO, Self
 import orjson
 import pyarrow as pa
 
-from cdfd.errors import DataError, UnsupportedError
+from cdfd.errors import CdfdError, DataError, UnsupportedError
 from cdfd.runtime.arrays import array_of
 from cdfd.trevni import avro_schema
 from cdfd.trevni.arrow_schema import avro_schema as to_avro
@@ -37,21 +38,34 @@ def read(file: BinaryIO, batch_rows: int) -> tuple[pa.Schema, Iterator[pa.Record
         UnsupportedError: fastavro is not installed.
     """
     fastavro = _fastavro()
-    try:
+    with _refusing_damage():
         reader = fastavro.reader(file)
-    except (ValueError, EOFError, KeyError) as error:
-        raise DataError(f"the file is not an Avro file: {error}") from None
     _, shape = avro_schema.parse(json.dumps(_plain(reader.writer_schema)), MOST_COLUMNS)
     if not isinstance(shape, Record):
         raise DataError("the rows of the Avro file are not records")
     schema = pa.schema([arrow_field(field.name, field.shape) for field in shape.fields])
 
     def batches() -> Iterator[pa.RecordBatch]:
-        while rows := [_to_arrow(shape, row) for row in islice(reader, batch_rows)]:
+        while True:
+            with _refusing_damage():
+                rows = [_to_arrow(shape, row) for row in islice(reader, batch_rows)]
+            if not rows:
+                return
             columns = [array_of([row[field.name] for row in rows], field.type) for field in schema]
             yield pa.RecordBatch.from_arrays(columns, schema=schema)
 
     return schema, batches()
+
+
+@contextmanager
+def _refusing_damage() -> Iterator[None]:
+    try:
+        yield
+    except (CdfdError, OSError):
+        raise
+    except Exception as error:  # noqa: BLE001 - fastavro checks nothing, and passes on the errors of all that it calls
+        reason = f"{type(error).__name__}: {error}"
+        raise DataError(f"the file is damaged, or not an Avro file: {reason:.200}") from None
 
 
 def _plain(schema: Any) -> Any:

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import types
 
-from cdfd.errors import ConfigError, DataError, StorageError
+from cdfd.errors import CdfdError, ConfigError, DataError, StorageError
 from cdfd.runtime.arrays import array_of
 from cdfd.scan.parquet import reader as parquet_reader
 from cdfd.scan.parquet.arrow_reader import ArrowReader
@@ -90,11 +90,17 @@ def _arrow(path: str) -> Iterator[Rows]:
         if source.read_at(6, 0) == b"ARROW1":
             file = pa.ipc.open_file(source)
             numbers = range(file.num_record_batches)
-            yield Rows(file.schema, (file.get_batch(number) for number in numbers))
+            yield Rows(file.schema, (_validated(file.get_batch(number)) for number in numbers))
         else:
             source.seek(0)
             stream = pa.ipc.open_stream(source)
-            yield Rows(stream.schema, iter(stream))
+            yield Rows(stream.schema, map(_validated, stream))
+
+
+def _validated(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """A batch whose offsets and lengths stay inside its buffers. Arrow takes over those of a file as they are."""
+    batch.validate(full=True)
+    return batch
 
 
 @contextmanager
@@ -178,6 +184,8 @@ def name_damaged_file(path: str) -> Iterator[None]:
     """Errors of reading a file name it."""
     try:
         yield
+    except CdfdError as error:
+        raise error.within(path=path) from None
     except OSError as error:
         raise StorageError(f"cannot read: {error.strerror or error}", path=path) from error
     except (pa.ArrowException, ValueError, OverflowError, EOFError) as error:
