@@ -182,7 +182,13 @@ class UnityCatalog:
 
     def _explain(self, error: Refusal, name: str, doing: str) -> Exception:
         """The error as users understand it: what does not exist, or which grant is missing."""
-        if error.status == 404 and doing != "list":
+        if error.status == 404 and not error.kind:
+            # A page of a proxy, such as one that has no server behind it for a while. It says nothing about the table.
+            error.error.hint = (
+                "The answer is not that of Unity Catalog: check `endpoint`, and what is between it and cdfd"
+            )
+            error.error.retriable = True
+        elif error.status == 404 and doing != "list":
             return NotATableError(f"the catalog {self._options.host} has no table {name}: {error}", hint=_UNKNOWN)
         if error.status == 403:
             catalog, schema = name.split(".")[0], ".".join(name.split(".")[:2])

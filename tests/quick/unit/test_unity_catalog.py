@@ -23,7 +23,8 @@ from cdfd.catalogs.uc import answers
 from cdfd.catalogs.uc.catalog import UnityCatalog
 from cdfd.catalogs.uc.client import tls_context
 from cdfd.catalogs.uc.options import parse
-from cdfd.errors import CdfdError, ConfigError, NotATableError, StorageError, UnsupportedError
+from cdfd.errors import CdfdError, ConfigError, NotATableError, NotFoundError, StorageError, UnsupportedError
+from cdfd.storage.location import open_table
 from cdfd.storage.s3.loop import request_loop
 from tests.support.catalogs.memory import NAME, ManagedTable, MemoryCatalog
 from tests.support.catalogs.unity_server import API, Fault, UnityServer, commit, unity_server
@@ -217,6 +218,19 @@ class TestFaults:
     def test_unknown_table_is_no_table(self, server: UnityServer, table: ManagedTable) -> None:
         with pytest.raises(NotATableError, match=r"has no table main\.sales\.nothing: 404 NoSuchTableException"):
             cdfd.changes("uc://main.sales.nothing", storage_options={"endpoint": server.url})
+
+    def test_page_of_a_proxy_is_no_dropped_table(self, server: UnityServer, table: ManagedTable) -> None:
+        storage = open_table(f"uc://{NAME}", {"endpoint": server.url, "deadline": 5})
+        path = "_delta_log/00000000000000000009.json"
+        with pytest.raises(NotFoundError):
+            ask(storage.stat(path))
+        server.faults.append(Fault(LOAD, status=404, body="default backend - 404"))
+        with pytest.raises(StorageError, match=r"404.*not that of Unity Catalog") as caught:
+            ask(storage.stat(path))
+        assert caught.value.retriable
+        server.faults.clear()
+        with pytest.raises(NotFoundError):
+            ask(storage.stat(path))
 
     def test_redirect_does_not_get_the_token(self, server: UnityServer, table: ManagedTable) -> None:
         server.token = TOKEN
