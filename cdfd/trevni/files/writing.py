@@ -71,7 +71,7 @@ def write_table(
 
 
 class TrevniWriter:
-    """Writes a file batch by batch. Its arguments are those of `write_table`.
+    """Writes a file batch by batch. Its arguments are those of `write_table`. Thread-safe: batches of several threads alternate.
 
     The file appears when the writer is closed. If an exception leaves a `with` block, or a write has failed, there is no file.
 
@@ -98,6 +98,7 @@ class TrevniWriter:
         self._where = where
         self._options = storage_options
         self._closed = False
+        self._lock = threading.Lock()
         with ExitStack() as stack:
             self._store = SpillStore()
             stack.callback(self._store.close)
@@ -119,9 +120,10 @@ class TrevniWriter:
         Raises:
             CdfdError: as `write_table`.
         """
-        if self._closed:
-            raise ConfigError("the file is closed", hint="Write all rows before you close it")
-        self._writer.write(batch, self._run)
+        with self._lock:
+            if self._closed:
+                raise ConfigError("the file is closed", hint="Write all rows before you close it")
+            self._writer.write(batch, self._run)
 
     def write_table(self, table: pa.Table) -> None:
         """Append rows.
@@ -139,14 +141,19 @@ class TrevniWriter:
             StorageError: it cannot be written.
             DataError: an earlier write did not complete.
         """
-        if self._closed:
-            return
-        self._closed = True
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
         with self._stack:
             parts = self._writer.finish(self._run)
             if not isinstance(self._where, str | os.PathLike):
-                for part in parts:
-                    self._where.write(part)
+                try:
+                    for part in parts:
+                        self._where.write(part)
+                except (OSError, ValueError) as error:  # ValueError: the file is closed, or open for reading
+                    reason = (error.strerror if isinstance(error, OSError) else None) or error
+                    raise StorageError(f"cannot write to the open file: {reason}") from error
                 return
             storage, name = split(self._where, self._options)
             try:
@@ -170,7 +177,8 @@ class TrevniWriter:
         if kind is None:
             self.close()
         else:
-            self._closed = True
+            with self._lock:
+                self._closed = True
             self._stack.close()
 
 
