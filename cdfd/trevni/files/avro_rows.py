@@ -14,7 +14,7 @@ from cdfd.errors import CdfdError, DataError, UnsupportedError
 from cdfd.runtime.arrays import array_of
 from cdfd.trevni import avro_schema
 from cdfd.trevni.arrow_schema import avro_schema as to_avro
-from cdfd.trevni.shapes import Array, Branch, Map, Record, Shape, Union, arrow_field
+from cdfd.trevni.shapes import Array, Branch, Leaf, Map, Record, Shape, Union, arrow_field
 from cdfd.trevni.table_writer import MOST_COLUMNS
 
 WRITE_ROWS = 4096
@@ -43,6 +43,7 @@ def read(file: BinaryIO, batch_rows: int) -> tuple[pa.Schema, Iterator[pa.Record
     _, shape = avro_schema.parse(json.dumps(_plain(reader.writer_schema)), MOST_COLUMNS)
     if not isinstance(shape, Record):
         raise DataError("the rows of the Avro file are not records")
+    _takes_bytes(shape)
     schema = pa.schema([arrow_field(field.name, field.shape) for field in shape.fields])
 
     def batches() -> Iterator[pa.RecordBatch]:
@@ -73,6 +74,30 @@ def _plain(schema: Any) -> Any:
     if isinstance(schema, dict):
         return {key: _plain(value) for key, value in schema.items() if not key.startswith("__")}
     return [_plain(each) for each in schema] if isinstance(schema, list) else schema
+
+
+def _takes_bytes(shape: Shape) -> bool:
+    """Whether each value takes a byte of the file at least.
+
+    Raises:
+        UnsupportedError: the items of an array do not: a few bytes would be any number of them, which fastavro has in memory.
+    """
+    match shape:
+        case Leaf(arrow=kind):
+            return not pa.types.is_null(kind) and not (pa.types.is_fixed_size_binary(kind) and not kind.byte_width)
+        case Record(fields):
+            return True in [_takes_bytes(field.shape) for field in fields]  # each field is checked
+        case Array(items=items):
+            if not _takes_bytes(items):
+                hint = "Leave the column out"
+                raise UnsupportedError("arrays of nulls are read from Trevni files alone", hint=hint)
+        case Map(value=item):
+            _takes_bytes(item)
+        case Union(branches):
+            for branch in branches:
+                if branch is not None:
+                    _takes_bytes(branch.shape)
+    return True
 
 
 def _to_arrow(shape: Shape, value: Any) -> Any:

@@ -12,7 +12,8 @@ import pytest
 
 import cdfd.trevni as trevni
 from cdfd.cli.commands.trevni_convert import run
-from cdfd.errors import DataError
+from cdfd.errors import DataError, UnsupportedError
+from cdfd.trevni.source import long_bytes
 
 
 @pytest.mark.parametrize("make", [pa.ipc.new_file, pa.ipc.new_stream])
@@ -59,6 +60,22 @@ def test_avro_block_that_is_damaged_is_refused(tmp_path: Path) -> None:
     source = tmp_path / "rows.avro"
     source.write_bytes(data[:begin] + b"\xff" * (len(data) - begin - len(marker)) + marker)
     with pytest.raises(DataError, match=r"rows\.avro"):
+        run(str(source), str(tmp_path / "rows.trv"))
+
+
+@pytest.mark.parametrize(
+    "items", ["null", {"type": "record", "name": "none", "fields": []}, {"type": "fixed", "name": "none", "size": 0}]
+)
+def test_avro_array_whose_items_take_no_bytes_is_refused(tmp_path: Path, items: Any) -> None:
+    """Its number of items is not bounded by the size of the file: a million here, a billion in as many bytes."""
+    field = {"name": "list", "type": ["null", {"type": "array", "items": items}]}
+    file = io.BytesIO()
+    fastavro.writer(file, {"type": "record", "name": "row", "fields": [field]}, [{"list": []}])
+    header, marker = file.getvalue()[:-20], file.getvalue()[-16:]
+    row = long_bytes(1) + long_bytes(1_000_000) + long_bytes(0)
+    source = tmp_path / "rows.avro"
+    source.write_bytes(header + long_bytes(1) + long_bytes(len(row)) + row + marker)
+    with pytest.raises(UnsupportedError, match=r"arrays of nulls.*rows\.avro"):
         run(str(source), str(tmp_path / "rows.trv"))
 
 
