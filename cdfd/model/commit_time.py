@@ -7,9 +7,7 @@ from cdfd.delta.commit import Commit
 from cdfd.delta.header import Header
 from cdfd.delta.protocol import in_commit_timestamps_enabled
 from cdfd.errors import LogError
-
-LATEST_MS = 253_402_300_799_999
-"""The end of the year 9999, beyond which neither clocks nor consumers go."""
+from cdfd.model.position import LATEST_MS
 
 SKEW_MS = 10_000
 """By how much two clocks may differ, of writers or of stores, so that a version has the same timestamp wherever reading starts."""

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Self
 
-from cdfd.model.position import ORDINAL_SPAN
+from cdfd.model.position import LATEST_MS, MOST, ORDINAL_SPAN
 
 RECENT = 16
 """Ids of requests that a table remembers. A request with one of them is not carried out again."""
@@ -100,7 +100,7 @@ class Control:
             or not all(isinstance(id, str) for id in recent)
         ):
             raise ValueError("control has invalid ids")
-        if type(snapshots) is not int or snapshots < 0:
+        if type(snapshots) is not int or not 0 <= snapshots <= MOST:
             raise ValueError("control has an invalid number of snapshots")
         fields, resnapshot = _object(document, "snapshot"), None
         if fields is not None:
@@ -109,7 +109,7 @@ class Control:
             resnapshot = Resnapshot(_text(fields, "id"), where=_text(fields, "where"), **numbers)
         fields, pause = _object(document, "paused"), None
         if fields is not None:
-            pause = Pause(_text(fields, "id"), _number(fields, "at_ms"))
+            pause = Pause(_text(fields, "id"), _number(fields, "at_ms", LATEST_MS))
         return cls(pause, resnapshot, snapshots, tuple(recent))
 
 
@@ -131,8 +131,8 @@ def _text(document: Mapping[str, Any], name: str) -> str:
     return value
 
 
-def _number(document: Mapping[str, Any], name: str) -> int:
+def _number(document: Mapping[str, Any], name: str, most: int = MOST) -> int:
     value = document.get(name)
-    if type(value) is not int or value < -1:
+    if type(value) is not int or not -1 <= value <= most:
         raise ValueError(f"{name} is not a number")
     return value

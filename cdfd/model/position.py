@@ -11,6 +11,10 @@ Phase = Literal["snapshot", "stream"]
 ORDINAL_SPAN = 1 << 40
 """Ordinals of a bucket of a refined version (see `cdfd.model.refinement`), or of an incremental snapshot. Each begins at a multiple of this
 number, which depends on the log and the number of incremental snapshots alone, and not on rows before it."""
+MOST = (1 << 63) - 1
+"""The largest number of a position. A larger one has no place in transaction identifiers and columns."""
+LATEST_MS = 253_402_300_799_999
+"""The end of the year 9999, beyond which neither clocks nor consumers go."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +68,7 @@ class Position:
         fields: dict[str, Any] = {name: document.get(name) for name in kinds}
         for name, kind in kinds.items():
             value = fields[name]
-            if type(value) is not kind or (isinstance(value, int) and value < 0):
+            if type(value) is not kind or (isinstance(value, int) and not 0 <= value <= MOST):
                 raise ValueError(f"{name} is {value!r}")
         if fields["phase"] not in get_args(Phase):
             raise ValueError(f"phase is {fields['phase']!r}")

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from cdfd.model.control import EMPTY, Control, Pause
+from cdfd.model.position import LATEST_MS
 
 SNAPSHOT = {"id": "s", "where": "", "version": 3, "next": 1, "ordinal": 2, "rows": 4, "ahead_of": -1, "ahead": 0}
 
@@ -39,6 +40,10 @@ def test_the_newest_requests_are_remembered() -> None:
         ({"paused": {"id": "p", "at_ms": "1"}}, "at_ms is not a number"),
         ({"paused": {"id": "p", "at_ms": True}}, "at_ms is not a number"),
         ({"paused": {"id": "p"}}, "at_ms is not a number"),
+        # Python has no time after the year 9999: `/status` would be an error for all tables.
+        ({"paused": {"id": "p", "at_ms": LATEST_MS + 1}}, "at_ms is not a number"),
+        ({"snapshots": 1 << 63}, "control has an invalid number of snapshots"),
+        ({"snapshot": SNAPSHOT | {"ordinal": 1 << 63}}, "ordinal is not a number"),
         ({"snapshot": SNAPSHOT | {"version": -2}}, "version is not a number"),
     ],
 )

@@ -17,9 +17,10 @@ from cdfd.delta.files import PACK
 from cdfd.delta.header import Header, PartialHeader
 from cdfd.delta.snapshot import Snapshot, first
 from cdfd.errors import LogError, UnsupportedError
-from cdfd.model.commit_time import LATEST_MS, commit_timestamp
+from cdfd.model.commit_time import commit_timestamp
 from cdfd.model.file_scan import FileScan
 from cdfd.model.plan import ChangePlan, Changes, LiveScans
+from cdfd.model.position import LATEST_MS
 from cdfd.plan.planner import needs_snapshot, plan, plan_listed_snapshot, plan_snapshot, wants_snapshot
 
 Fields = dict[str, Any]

@@ -90,6 +90,15 @@ def test_a_position_says_how_its_parts_were_planned() -> None:
         Position.parse(parted.fields() | {"plan": "7"})
 
 
+@pytest.mark.parametrize("field", ["version", "part", "ordinal", "plan"])
+def test_number_that_no_ledger_can_store_is_no_position(field: str) -> None:
+    most = (1 << 63) - 1
+    fields = Position("5f", 12, 1, ordinal=7, plan=9).fields()
+    assert Position.parse(fields | {field: most}).fields()[field] == most
+    with pytest.raises(ValueError, match=f"{field} is {most + 1}"):
+        Position.parse(fields | {field: most + 1})
+
+
 def test_a_record_of_the_progress_topic() -> None:
     written = value_of(Progress(Position("T", 3, digest="ab")))
     assert progress_of(written).position.digest == "ab"
