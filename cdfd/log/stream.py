@@ -17,7 +17,7 @@ from cdfd.delta.commit import Commit
 from cdfd.delta.header import Header, PartialHeader
 from cdfd.delta.protocol import in_commit_timestamps_enabled, may_have_in_commit_timestamps
 from cdfd.delta.snapshot import COMPACT_AT, Snapshot
-from cdfd.delta.types.schema import TableSchema
+from cdfd.delta.types.schema import ColumnMappingMode, TableSchema
 from cdfd.delta.types.schema_change import compare
 from cdfd.errors import LogError, NotFoundError, Within
 from cdfd.log.entry import LogEntry, is_large
@@ -262,12 +262,16 @@ class PlanStream:
             logger.warning("version %d is not refined: %s", version_plan.version, version_plan.unrefined, extra=extra)
         self._snapshot = None if after is None else self.log.warn_of_mismatches(after)
         self.header, self._timestamp, self.info = header, timestamp, commit.info
-        change = None
+        change = mapped_before = None
         if previous is not None and previous.schema != header.schema:
             change = compare(previous.schema, header.schema) or None
-        return Version(
-            version_plan, self._table_id or header.metadata.id, change, commit.only_txns, entry.digest, touched
-        )
+            if (
+                header.schema.mapping is ColumnMappingMode.NONE
+                and previous.schema.mapping is not ColumnMappingMode.NONE
+            ):
+                mapped_before = previous.schema
+        table_id = self._table_id or header.metadata.id
+        return Version(version_plan, table_id, change, commit.only_txns, entry.digest, touched, mapped_before)
 
     def _derive(
         self, commit: Commit, header: Header, timestamp: int

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from cdfd.delta.types.schema import TableSchema
 from cdfd.delta.types.schema_change import SchemaChange
 from cdfd.model.plan import ChangePlan
 
@@ -32,6 +33,7 @@ class Version:
         only_txns: the appIds of a version that consists of transaction identifiers alone; empty for other versions.
         digest: hash of its log entry (see `cdfd.log.entry`); None if the entry is gone.
         touched: the files of an incremental snapshot that it removes or brings back; None if there is no incremental snapshot.
+        mapped_before: the schema of the version before, if this one switches its column mapping off. Names tell which column is which.
     """
 
     plan: ChangePlan
@@ -40,3 +42,4 @@ class Version:
     only_txns: tuple[str, ...] = ()
     digest: str | None = None
     touched: Touched | None = None
+    mapped_before: TableSchema | None = None

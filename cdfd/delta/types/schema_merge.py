@@ -111,8 +111,9 @@ def _pairs(table: StructType, rows: StructType, path: tuple[str, ...], merged: M
         source = other.metadata.get(SOURCE)
         if merged.follow and source is not None and child.metadata.get(SOURCE, source) != source:
             merged.replaced.append((*path, child.name))
-            # A source that gives up its column mapping has columns by their own names, and they are the same ones.
-            if source != other.name and not merged.by_name:
+            # A source that gave up its column mapping has columns by their own names, and they are the same ones, unless one is known to
+            # have no source.
+            if not merged.by_name and (source != other.name or not child.metadata[SOURCE]):
                 continue
         pairs[child.name] = left.pop(child.name.lower())
     return pairs

@@ -206,6 +206,43 @@ def with_earlier(table: Columns, rows: StructType) -> Columns:
     return columns_of_extended(table, StructType(tuple(fields)), "keep")
 
 
+def without_mapping(table: Columns, before: TableSchema, after: TableSchema) -> Columns:
+    """The columns of a table whose source switches its column mapping off: names are sources now, and may be those of other columns before.
+
+    Args:
+        table: its columns.
+        before: the last schema of the source with the mapping.
+        after: the first one without it. Columns that it lacks have no source, so that they are dropped with the next rows.
+    """
+    struct = _without_mapping(table.struct, before.struct, after.struct, before.mapping)
+    assert isinstance(struct, StructType)
+    return replace(table, struct=struct)
+
+
+def _without_mapping(table: DataType, before: DataType, after: DataType, mode: ColumnMappingMode) -> DataType:
+    match table, before, after:
+        case StructType(), StructType(), StructType():
+            sources = {physical_name(child, mode): child for child in before}
+            names = {child.name.lower(): child for child in after}
+            fields = []
+            for child in table:
+                source = sources.get(child.metadata.get(SOURCE, ""))
+                other = None if source is None else names.get(source.name.lower())
+                if source is not None and other is not None:
+                    kind = _without_mapping(child.type, source.type, other.type, mode)
+                    child = replace(child, type=kind, metadata={**child.metadata, SOURCE: other.name})
+                elif SOURCE in child.metadata:
+                    child = replace(child, metadata={**child.metadata, SOURCE: ""})
+                fields.append(child)
+            return StructType(tuple(fields))
+        case ArrayType(element), ArrayType(old_element), ArrayType(new_element):
+            return replace(table, element=_without_mapping(element, old_element, new_element, mode))
+        case MapType(key, value), MapType(old_key, old_value), MapType(new_key, new_value):
+            key = _without_mapping(key, old_key, new_key, mode)
+            return replace(table, key=key, value=_without_mapping(value, old_value, new_value, mode))
+    return table
+
+
 def with_sources(rows: StructType, sources: Sequence[TableSchema | None], shape: Shape) -> StructType:
     """The columns of rows, each with its source in the field's metadata: the physical name of the column that it comes from.
 
@@ -225,12 +262,14 @@ def with_sources(rows: StructType, sources: Sequence[TableSchema | None], shape:
     matching = (source for source in known if names == list(shape.published(shape.select(source)).names))
     source = next(matching, known[0])
     chosen = shape.columns_of(shape.select(source))
+    # Without a mapping, rows of the schema before are those of the columns with their names.
+    mode = ColumnMappingMode.NONE if known[0].mapping is ColumnMappingMode.NONE else source.mapping
     # A mask replaces the values, and whatever is inside of them.
     published = {name.lower(): (child, mask is None) for child, name, mask in chosen}
     fields = []
     for child in rows:
         column = published.get(child.name.lower())
-        fields.append(child if column is None else _tag(child, column[0], source.mapping, inside=column[1]))
+        fields.append(child if column is None else _tag(child, column[0], mode, inside=column[1]))
     return StructType(tuple(fields))
 
 

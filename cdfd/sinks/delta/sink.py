@@ -15,7 +15,7 @@ from cdfd.model.version import Version
 from cdfd.plan.shape.shape import AS_IT_IS, Shape
 from cdfd.sinks.base import Backfill
 from cdfd.sinks.cursor import Cursor, DeliveryState, order, require_open
-from cdfd.sinks.delta.columns import Columns, with_sources
+from cdfd.sinks.delta.columns import Columns, with_sources, without_mapping
 from cdfd.sinks.delta.data_files import MakeFiles, NewFile
 from cdfd.sinks.delta.log_actions import add_actions
 from cdfd.sinks.delta.parts import Adopting, TargetSink
@@ -109,6 +109,12 @@ class DeltaDelivery(Adopting):
     async def start_version(self, version: Version) -> None:
         """Take note of the columns of the source. They are those of all versions of a delivery."""
         self._source, self._earlier = version.plan.schema, version.plan.earlier_schema
+        if version.mapped_before is not None and self.sink.target.follows_names:
+            before = self._columns or self.sink.columns
+            columns = without_mapping(before, version.mapped_before, version.plan.schema)
+            if columns != before:
+                # The next rows begin files of these columns.
+                self._columns, self._schema = columns, None
 
     async def write(self, batch: pa.RecordBatch) -> None:
         """Encode a batch, and write the files that are full."""

@@ -108,6 +108,8 @@ class Target:
         self.on_missing_column = layout.on_missing_column
         self.follows = layout.on_missing_column == "follow"
         """Whether columns that the source drops or renames are dropped or renamed in the table."""
+        self.follows_names = self.follows and not role
+        """Whether names become the sources of its columns if the source switches column mapping off. Backfills go back behind that."""
         self.clock = clock
         self._owner = _THIS_PROCESS if owner is None else owner
         mode = layout.mode

@@ -138,6 +138,53 @@ def test_a_mirror_follows_renames_and_drops(tmp_path: Path) -> None:
     assert live_rows(target) == live_rows(source) == [{"id": 1, "v": "d"}, {"id": 3, "v": "c"}]
 
 
+@pytest.mark.parametrize("mode", ["changelog", "mirror"])
+def test_a_target_follows_columns_whose_mapping_is_switched_off(tmp_path: Path, mode: str) -> None:
+    """The physical name of a renamed column is the name of another one, and no row tells the target of that before."""
+    source, target = tmp_path / "lake" / "orders", tmp_path / "copies" / "orders"
+    write_deltalake(source, pa.table({"id": [1, 2], "a": ["old", "old"]}))
+    removed = next(source.glob("*.parquet")).name
+    configured = configure_mirror if mode == "mirror" else configure
+    entries = [json.loads(line) for line in (source / "_delta_log" / f"{0:020}.json").read_text().splitlines()]
+    first = next(entry["metaData"] for entry in entries if "metaData" in entry)
+
+    def alter(mode: str, **stored: str) -> dict[str, object]:
+        fields = []
+        for number, (name, physical) in enumerate(stored.items(), 1):
+            notes = {"delta.columnMapping.id": number, "delta.columnMapping.physicalName": physical}
+            kind = "long" if name == "id" else "string"
+            fields.append({"name": name, "type": kind, "nullable": True, "metadata": {} if mode == "none" else notes})
+        schema = json.dumps({"type": "struct", "fields": fields})
+        return {"metaData": first | {"schemaString": schema, "configuration": {"delta.columnMapping.mode": mode}}}
+
+    def add(rows: dict[str, object], *, data_change: bool) -> dict[str, object]:
+        path = f"{len(list(source.glob('*.parquet')))}.parquet"
+        pq.write_table(pa.table(rows), source / path)
+        file = {"partitionValues": {}, "modificationTime": 0, "dataChange": data_change}
+        return {"add": file | {"path": path, "size": (source / path).stat().st_size}}
+
+    config = configured(tmp_path, on_missing_column="follow")
+    with started("run", "-c", config) as daemon:
+        wait_for_target(tmp_path)
+        assert daemon.end(signal.SIGTERM).code == 0
+    commit(source, {"protocol": {"minReaderVersion": 2, "minWriterVersion": 5}}, alter("name", id="id", a="a"))
+    commit(source, alter("name", id="id", b="a"))
+    commit(source, alter("name", id="id", b="a", a="p3"))
+    rewritten = add({"id": [1, 2], "b": ["old", "old"], "a": [None, None]}, data_change=False)
+    gone = {"path": removed, "deletionTimestamp": 0, "dataChange": False}
+    commit(source, alter("none", id="id", b="b", a="a"), {"remove": gone}, rewritten)
+    with started("run", "-c", config) as daemon:
+        wait_for_target(tmp_path)
+        assert daemon.end(signal.SIGTERM).code == 0
+    commit(source, add({"id": [3], "b": ["new b"], "a": ["new a"]}, data_change=True))
+    with started("run", "-c", config) as daemon:
+        wait_for_target(tmp_path)
+        assert daemon.end(signal.SIGTERM).code == 0
+    names = ["id", "b", "a"]
+    rows = package.snapshot(target, columns=names).read_all().select(names).sort_by("id").to_pylist()
+    assert rows == [*({"id": id, "b": "old", "a": None} for id in (1, 2)), {"id": 3, "b": "new b", "a": "new a"}]
+
+
 @pytest.mark.parametrize(
     ("change", "told"),
     sample(

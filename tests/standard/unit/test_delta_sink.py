@@ -1123,6 +1123,46 @@ class TestFollow:
         await self.deliver(tmp_path, 1, names, batch(n=[1], day=["x"]))
         assert rows_in(tmp_path, "n", "day") == [{"n": 0, "day": "x"}, {"n": 1, "day": "x"}]
 
+    @pytest.mark.parametrize("rows_between", [False, True])
+    async def test_mapping_is_switched_off_after_a_column_got_the_name_of_another(
+        self, tmp_path: Path, rows_between: bool
+    ) -> None:
+        """Its files are written again by the names of columns, and the physical name of one column is the name of another."""
+        day = {"day": "day"}
+        first, inside = batch(n=[0], a=["0b"], day=["x"]), batch(n=[1], b=["1b"], a=["1a"], day=["x"])
+        await self.deliver(tmp_path, 0, {"n": "n", "a": "a", **day}, first)
+        renamed = {"n": "n", "b": "a", "a": "p3", **day}
+        if rows_between:
+            await self.deliver(tmp_path, 1, renamed, inside)
+        names = {name: name for name in renamed}
+        mapped, off = (
+            self.schema_of(renamed, inside),
+            replace(self.schema_of(names, inside), mapping=ColumnMappingMode.NONE),
+        )
+        await self.switch_off(tmp_path, 1 + rows_between, mapped, off)
+        await self.deliver(tmp_path, 2 + rows_between, names, batch(n=[2], b=["2b"], a=["2a"], day=["x"]))
+        old = [{"n": 0, "b": "0b", "a": None}, *[{"n": 1, "b": "1b", "a": "1a"}] * rows_between]
+        assert rows_in(tmp_path, "n", "b", "a") == [*old, {"n": 2, "b": "2b", "a": "2a"}]
+
+    async def test_mapping_is_switched_off_after_a_column_was_added_again(self, tmp_path: Path) -> None:
+        await self.deliver(tmp_path, 0, {"n": "n", "v": "v", "day": "day"}, batch(n=[0], v=["old"], day=["x"]))
+        names, row = {"n": "n", "v": "v", "day": "day"}, batch(n=[1], v=["new"], day=["x"])
+        mapped, off = (
+            self.schema_of({**names, "v": "p4"}, row),
+            replace(self.schema_of(names, row), mapping=ColumnMappingMode.NONE),
+        )
+        await self.switch_off(tmp_path, 1, mapped, off)
+        await self.deliver(tmp_path, 2, names, row)
+        assert rows_in(tmp_path, "n", "v") == [{"n": 0, "v": None}, {"n": 1, "v": "new"}]
+
+    async def switch_off(self, folder: Path, version: int, before: TableSchema, after: TableSchema) -> None:
+        """Deliver a version of the source that switches its column mapping off."""
+        target = Target(LocalStorage(folder), APP, self.FOLLOW, SystemClock(), owner=7)
+        sink = await DeltaSink.open(target, partial(DataFiles, compression="snappy", file_bytes=1 << 20))
+        delivery = await sink.begin(at(version))
+        await delivery.start_version(Version(ChangePlan(version, 0, after, (), "files"), "T", mapped_before=before))
+        await delivery.commit(at(version + 1))
+
     async def test_a_partition_column_that_is_dropped_and_added_again(self, tmp_path: Path) -> None:
         await self.deliver(tmp_path, 0, {"n": "p1", "day": "p2"}, batch(n=[0], day=["x"]))
         with pytest.raises(SinkError, match="no column 'day' any more, which partitions the target"):

@@ -22,7 +22,7 @@ from cdfd.scan.image_order import DELETE, PRE_IMAGE
 from cdfd.scan.updates.net import NetChanges
 from cdfd.sinks.base import SnapshotNeededError
 from cdfd.sinks.cursor import DeliveryState, require_open
-from cdfd.sinks.delta.columns import Columns, with_sources
+from cdfd.sinks.delta.columns import Columns, with_sources, without_mapping
 from cdfd.sinks.delta.data_files import NewFile, cast
 from cdfd.sinks.delta.log_actions import add_actions, file_fields
 from cdfd.sinks.delta.mirror.removal import Removal, Vectors
@@ -48,6 +48,8 @@ class MirrorDelivery(Adopting):
         self._mirror = mirror
         self._position = position
         self._replaces = position.phase == "snapshot"
+        self._base = mirror.columns
+        """The columns of the table before the rows of the delivery, with the sources that they have now."""
         self._columns: Columns | None = None
         self._rows_schema: pa.Schema | None = None
         self._schema: pa.Schema | None = None
@@ -66,6 +68,10 @@ class MirrorDelivery(Adopting):
             SnapshotNeededError: it does not.
         """
         self._source, self._earlier = version.plan.schema, version.plan.earlier_schema
+        if version.mapped_before is not None and self._mirror.target.follows_names and not self._replaces:
+            self._base = without_mapping(self._base, version.mapped_before, version.plan.schema)
+            if self._columns is not None:
+                self._columns = without_mapping(self._columns, version.mapped_before, version.plan.schema)
         change = version.schema_change
         if self._replaces or change is None or not self._mirror.columns.struct.fields:
             return
@@ -100,7 +106,10 @@ class MirrorDelivery(Adopting):
         mirror.cursor.check(following, rows=self._columns is not None)
         self._state = "failed"
         if self._columns is None and (not self._replaces or following == self._position or mirror.stored is None):
-            await mirror.defer(following)
+            if self._base == mirror.columns:
+                await mirror.defer(following)
+            else:
+                await self._commit_sources(following)
         elif self._replaces:
             await self._commit_snapshot(following)
         else:
@@ -130,7 +139,7 @@ class MirrorDelivery(Adopting):
             SinkError: the table cannot take the rows.
         """
         struct = from_arrow(pa.schema([field for field in schema if field.name not in CHANGE_NAMES]))
-        before = self._columns or self._mirror.columns
+        before = self._columns or self._base
         target = self._mirror.target
         if target.follows:
             struct = with_sources(struct, (self._source, self._earlier), self._mirror.shape)
@@ -224,6 +233,14 @@ class MirrorDelivery(Adopting):
                 continue
             return
         raise MovedError("cannot commit: other writers were first each time", table=target.uri, retriable=True)
+
+    async def _commit_sources(self, following: Position) -> None:
+        mirror = self._mirror
+        mirror.cursor.mark_uncertain()
+        begun = mirror.stored or self._position
+        mirror.columns = await mirror.target.commit(begun, following, self._base, lambda state, columns, now_ms: [])
+        mirror.mark_stored(following)
+        mirror.cursor.advance(following)
 
     async def _commit_changes(self, following: Position) -> None:
         assert self._net is not None
