@@ -102,16 +102,17 @@ class UnityCatalog:
         parameters = {"catalog_name": catalog, "schema_name": name}
         tables: set[str] = set()
         token: str | None = ""
-        while token is not None and len(tables) < MAX_TABLES:
+        asked: set[str | None] = {None}
+        while token not in asked and max(len(tables), len(asked)) < MAX_TABLES:
+            asked.add(token)
             query = parameters | ({"page_token": token} if token else {})
             try:
                 answer = await self._client.ask("GET", "/tables", query)
             except Refusal as error:
                 raise self._explain(error, schema, "list") from None
-            names, following = self._parse_answer(answers.page_of, answer, schema)
+            names, token = self._parse_answer(answers.page_of, answer, schema)
             # A name that could not be written in a URI of one table is left out.
             tables |= {each for each in names if "." not in each and "/" not in each}
-            token = None if following == token else following
         return sorted(tables)
 
     # --- the older API ---

@@ -82,8 +82,8 @@ class Subscription:
     async def receive(self) -> Sequence[Message]:
         """See `Queue`. Pub/Sub waits up to 90 seconds for messages."""
         return [
-            Message(receipt, parse_gcs_event(message.get("attributes")))
-            for receipt, message in await self._pull({"maxMessages": BATCH})
+            Message(receipt, parse_gcs_event(attributes))
+            for receipt, attributes in await self._pull({"maxMessages": BATCH})
         ]
 
     async def check(self) -> None:
@@ -99,13 +99,13 @@ class Subscription:
         if receipts:
             await self._post("acknowledge", {"ackIds": list(receipts)})
 
-    async def _pull(self, request: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
-        """Receipts and messages."""
+    async def _pull(self, request: Mapping[str, Any]) -> list[tuple[str, Any]]:
+        """Receipts, and the attributes of their messages."""
         answer = await self._post("pull", request)
         received = answer.get("receivedMessages", [])
         try:
-            return [(each["ackId"], each["message"]) for each in received]
-        except (TypeError, KeyError):
+            return [(each["ackId"], each["message"].get("attributes")) for each in received]
+        except (TypeError, KeyError, AttributeError):
             raise self._error("the response has another form") from None
 
     async def _post(self, method: str, request: Mapping[str, Any]) -> dict[str, Any]:

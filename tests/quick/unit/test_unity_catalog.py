@@ -105,6 +105,15 @@ class TestRequests:
         assert ask(open_catalog(server).tables("main.sales")) == ["t0", "t1", "t2", "t3", "t4"]
         assert server.count("/tables[?]") == 3
 
+    def test_pages_that_come_again_end_a_listing(self, server: UnityServer, monkeypatch: pytest.MonkeyPatch) -> None:
+        following = {"": "a", "a": "b", "b": "a"}
+
+        async def pages(client: object, method: str, path: str, query: dict[str, str]) -> object:
+            return {"tables": [], "next_page_token": following[query.get("page_token", "")]}
+
+        monkeypatch.setattr("cdfd.catalogs.uc.client.UnityClient.ask", pages)
+        assert ask(open_catalog(server).tables("main.sales")) == []
+
     def test_requests_keep_to_the_rate(self, server: UnityServer, table: ManagedTable) -> None:
         async def many(catalog: UnityCatalog) -> float:
             await catalog.load(NAME)

@@ -83,6 +83,7 @@ async def test_credentials_that_do_not_exist_are_an_error(tmp_path: Path, monkey
         (200, b"[]", "not JSON"),
         (200, b'{"receivedMessages": 3}', "another form"),
         (200, b'{"receivedMessages": [{"ackId": "x"}]}', "another form"),
+        (200, b'{"receivedMessages": [{"ackId": "x", "message": "y"}]}', "another form"),
         (200, b" " * (pubsub.MAX_RESPONSE_BYTES + 1), "more than 32 MiB"),
         (403, b'{"error": {"status": "PERMISSION_DENIED"}}', "PERMISSION_DENIED"),
         (429, b'{"error": {"status": 3}}', "429"),
