@@ -1,11 +1,22 @@
 """The Delta tables into which `apply_changes` writes: a path or URI if their name contains `/`, otherwise a name in the catalog."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import StructType
+from pyspark.sql.types import (
+    ArrayType,
+    DataType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegralType,
+    MapType,
+    StructType,
+    TimestampNTZType,
+)
 
 from cdfd.errors import ConfigError
 from cdfd.spark.records.records import quoted, types_in
@@ -51,6 +62,57 @@ def widen_table(rows: DataFrame, target: str) -> None:
     widened = stored.unionByName(rows.limit(0))
     if [field.dataType for field in widened.schema] != [field.dataType for field in stored.schema]:
         widened.write.format("delta").mode("overwrite").option("overwriteSchema", "true").save(target)
+
+
+def check_types(rows: DataFrame, stored: Mapping[str, DataType], target: str, *, evolves: bool) -> None:
+    """Refuse rows that MERGE would round to the types of a table: only values that are too large are errors of its own.
+
+    Args:
+        rows: the rows.
+        stored: the types of the table's columns, by names in lower case.
+        target: the table.
+        evolves: whether MERGE evolves the schema. In a table with type widening, it then widens types itself, but not integers to others.
+
+    Raises:
+        ConfigError: a column of the table has such a type.
+    """
+    for field in rows.schema:
+        name, kind = field.name, stored.get(field.name.lower())
+        losses = set[bool]() if kind is None else set(_losses(field.dataType, kind))
+        if kind is None or not losses or (losses == {True} and evolves and _has_widening(rows, target)):
+            continue
+        wider = field.dataType.simpleString()
+        raise ConfigError(
+            f"column {name!r:.200} is {kind.simpleString():.200} in the copy, which rounds the {wider:.200} of the changes",
+            table=target,
+            hint=f"Set delta.enableTypeWidening of the copy to true, and run ALTER TABLE ... ALTER COLUMN ... TYPE {wider:.200}",
+        )
+
+
+def _losses(rows: DataType, stored: DataType) -> Iterator[bool]:
+    """For each type within a type of rows that is rounded to the stored one: whether evolution of schemas widens it."""
+    match rows, stored:
+        case StructType(), StructType():
+            by_name = {field.name.lower(): field.dataType for field in stored}
+            for field in rows:
+                if (kind := by_name.get(field.name.lower())) is not None:
+                    yield from _losses(field.dataType, kind)
+        case ArrayType(), ArrayType():
+            yield from _losses(rows.elementType, stored.elementType)
+        case MapType(), MapType():
+            yield from _losses(rows.keyType, stored.keyType)
+            yield from _losses(rows.valueType, stored.valueType)
+        case DecimalType(), DecimalType() if rows.scale > stored.scale:
+            yield True
+        case (DoubleType(), FloatType()) | (TimestampNTZType(), DateType()):
+            yield True
+        case (DecimalType() | FloatType() | DoubleType(), IntegralType()) if getattr(rows, "scale", 1):
+            yield False
+
+
+def _has_widening(rows: DataFrame, target: str) -> bool:
+    properties = rows.sparkSession.sql(f"SHOW TBLPROPERTIES {identifier(target)}").collect()
+    return any(each["key"] == "delta.enableTypeWidening" and each["value"] == "true" for each in properties)
 
 
 def identifier(target: str) -> str:

@@ -39,7 +39,7 @@ from pyspark.sql.types import DataType, DateType, IntegralType, MapType, StringT
 from cdfd.errors import ConfigError
 from cdfd.model.columns import CHANGE_ORDINAL, CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION
 from cdfd.spark.records.records import CHANGE_NAMES, KAFKA_NAMES, check_sql, quoted, types_in
-from cdfd.spark.target import check_absolute, create_table, identifier, read_table, widen_table
+from cdfd.spark.target import check_absolute, check_types, create_table, identifier, read_table, widen_table
 
 VERSION: Final = "_cdfd_version"
 ORDINAL: Final = "_cdfd_ordinal"
@@ -162,8 +162,7 @@ class Upsert:
                 return
 
     def _apply(self, batch: DataFrame, batch_id: int, columns: Sequence[str]) -> None:
-        spark = batch.sparkSession
-        newest = self._newest(batch, columns)
+        spark, newest = batch.sparkSession, self._newest(batch, columns)
         kinds = self._prepare(spark, newest)
         changes = newest.localCheckpoint(eager=False)
         try:
@@ -231,6 +230,7 @@ class Upsert:
                 table=self.target,
                 hint="Set `evolve_schema=True` to add it, or remove it from the changes",
             )
+        check_types(newest, kinds, self.target, evolves=self.evolve_schema)
         self._kinds = kinds
         return kinds
 
@@ -249,8 +249,8 @@ class Upsert:
         count, deletes, *texts = changes.agg(sql.count("*"), sql.count_if(_DELETED), *ranges).collect()[0]
         how = "BETWEEN {}"
         if 0 < count <= _MOST_KEYS and columns:
-            rows = changes.select(*starmap(_literal, columns)).collect()
-            how, texts = "IN ({})", [", ".join(sorted(set(texts))) for texts in zip(*rows, strict=True)]
+            rows = zip(*changes.select(*starmap(_literal, columns)).collect(), strict=True)
+            how, texts = "IN ({})", [", ".join(sorted(set(texts))) for texts in rows]
         conditions += [f"t.{quoted(field.name)} {how.format(text)}" for field, text in zip(fields, texts, strict=True)]
         return count, deletes, " AND ".join(conditions)
 

@@ -129,6 +129,35 @@ def test_deleted_keys_are_remembered_after_their_type_is_widened(
     assert copied(spark, target) == [(4, "c")]
 
 
+WIDER = [
+    ("DECIMAL(10,2)", "DECIMAL(12,4)", "1.2567"),
+    ("FLOAT", "DOUBLE", "1.23456789012"),
+    ("INT", "DOUBLE", "1.5"),
+    ("DATE", "TIMESTAMP_NTZ", "'2026-01-31 12:30:00'"),
+    ("ARRAY<STRUCT<x: FLOAT>>", "ARRAY<STRUCT<x: DOUBLE>>", "array(named_struct('x', 0.1D))"),
+]
+
+
+@pytest.mark.parametrize(("narrow", "wide", "value"), WIDER)
+def test_a_copy_that_would_round_wider_values_is_refused(
+    spark: SparkSession, made: Callable[..., DataFrame], tmp_path: Path, narrow: str, wide: str, value: str
+) -> None:
+    target = f"{tmp_path}/copy"
+
+    def rows(kind: str, text: str, at: int) -> DataFrame:
+        return made((1, None, "insert", at, 0)).withColumn("note", sql.expr(f"CAST({text} AS {kind})"))
+
+    apply_changes(rows(narrow, "NULL", 1), target, ["id"])
+    for evolve in (False, True):
+        with pytest.raises(ConfigError, match="in the copy, which rounds"):
+            apply_changes(rows(wide, value, 2), target, ["id"], evolve_schema=evolve)
+    if narrow in ("INT", "DATE"):
+        return
+    spark.sql(f"ALTER TABLE delta.`{target}` SET TBLPROPERTIES (delta.enableTypeWidening = true)")
+    apply_changes(rows(wide, value, 2), target, ["id"], evolve_schema=True)
+    assert copied(spark, target) == [tuple(rows(wide, value, 2).select("id", "note").collect()[0])]
+
+
 def test_a_reserved_column_is_refused(made: Callable[..., DataFrame], tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="_cdfd_rank"):
         apply_changes(made(*FIRST).withColumn("_cdfd_rank", sql.lit(7)), f"{tmp_path}/copy", ["id"])
