@@ -51,6 +51,8 @@ from cdfd.spark.records.records import (
 _FRAME: Final = 5
 _MAX_DEPTH: Final = 80
 _WRONG: Final = "its value is not in Avro, as its schema has it"
+_OPTIONS: Final = {"mode": "PERMISSIVE", "datetimeRebaseMode": "CORRECTED"}
+"""Options of `from_avro`, whatever the session says: cdfd writes dates of the proleptic Gregorian calendar."""
 _PRIMITIVES: Final[Mapping[str, DataType]] = {
     "boolean": BooleanType(),
     "int": IntegerType(),
@@ -95,7 +97,7 @@ class AvroFrames:
         read = framed_records.select(
             *(*KAFKA_NAMES, "_schema"),
             *(
-                sql.when(number == each, from_avro(payload, text, {"mode": "PERMISSIVE"})).alias(f"_record_{each}")
+                sql.when(number == each, from_avro(payload, text, _OPTIONS)).alias(f"_record_{each}")
                 for each, text in self.versions.items()
             ),
         )
