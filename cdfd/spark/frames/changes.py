@@ -44,6 +44,7 @@ Reader = Literal["auto", "spark", "cdfd"]
 
 _BOUNDS: Final = ("startingversion", "startingtimestamp", "endingversion", "endingtimestamp")
 
+_PATTERNS: Final = "spark.sql.parser.quotedRegexColumnNames"
 _V1_SOURCES: Final = "spark.sql.sources.useV1SourceList"
 _NULL_STRUCTS: Final = "spark.sql.legacy.parquet.returnNullStructIfAllFieldsMissing"
 
@@ -127,6 +128,8 @@ def _check_options(
     shape = options.rows.shape
     if options.net or options.rows.drop_unchanged or shape.where is not None or shape.masks or shape.excluded:
         raise ReadByCdfd("an option changes rows or leaves some out")
+    if str(spark.conf.get(_PATTERNS, "false")).lower() == "true":
+        raise ReadByCdfd(f"{_PATTERNS} is true, so names of columns would be patterns")
     if options.skip_missing:
         raise ReadByCdfd("missing files are skipped")
     if "parquet" not in str(spark.conf.get(_V1_SOURCES, "parquet")).lower():

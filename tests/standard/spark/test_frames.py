@@ -139,6 +139,18 @@ class TestReader:
         assert planned == [0, 1]
 
     def test_columns_by_id_are_read_by_spark_if_the_session_finds_them(
+    def test_names_that_the_session_takes_for_patterns_are_read_by_cdfd(
+        self, spark: SparkSession, tmp_path: Path
+    ) -> None:
+        table = f"{tmp_path}/t"
+        spark.sql(
+            f"CREATE TABLE delta.`{table}` (`price (EUR)` INT) USING delta"
+            " TBLPROPERTIES ('delta.columnMapping.mode' = 'name')"
+        )
+        spark.sql(f"INSERT INTO delta.`{table}` VALUES (7)")
+        with settings(spark, {"spark.sql.parser.quotedRegexColumnNames": "true"}):
+            assert [row[0] for row in cdfd.spark.changes(spark, table).collect()] == [7]
+
         self, spark: SparkSession, tmp_path: Path
     ) -> None:
         """Spark finds columns by id only if the session says so."""
