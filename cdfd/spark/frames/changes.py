@@ -7,10 +7,9 @@ import math
 from collections.abc import Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from functools import reduce
 from typing import Final, Literal, get_args
-from zoneinfo import ZoneInfo
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -44,8 +43,8 @@ Reader = Literal["auto", "spark", "cdfd"]
 
 _BOUNDS: Final = ("startingversion", "startingtimestamp", "endingversion", "endingtimestamp")
 
-_PATTERNS: Final = "spark.sql.parser.quotedRegexColumnNames"
 _V1_SOURCES: Final = "spark.sql.sources.useV1SourceList"
+_PATTERNS: Final = "spark.sql.parser.quotedRegexColumnNames"
 _NULL_STRUCTS: Final = "spark.sql.legacy.parquet.returnNullStructIfAllFieldsMissing"
 
 _MOST_PLANNED: Final = 40_000
@@ -100,24 +99,21 @@ def change_frame(spark: SparkSession, options: Mapping[str, str], *, ordinals: b
 
 def _with_zone(name: str, text: str, spark: SparkSession) -> str:
     """An option; a time without a zone is one of the session's zone, as in delta-spark."""
-    if not name.lower().endswith("timestamp"):
-        return text
-    return time_in_zone(text, str(spark.conf.get("spark.sql.session.timeZone")))
+    return time_in_zone(text, spark) if name.lower().endswith("timestamp") else text
 
 
-def time_in_zone(text: str, zone: str) -> str:
-    """A time, with a zone of Spark's if it has none: the name of a region, or an offset such as `+02:00`."""
+def time_in_zone(text: str, spark: SparkSession) -> str:
+    """A time, with a zone if it has none: that of the session."""
     if text.strip().isdigit():
         return text  # milliseconds. Python would read some of them as a date
-    offset = zone.removeprefix("UTC").removeprefix("GMT")
     try:
         moment = datetime.fromisoformat(text.strip())
-        if moment.tzinfo is None and offset.startswith(("+", "-")):
-            moment = datetime.fromisoformat(moment.isoformat() + offset)
-        elif moment.tzinfo is None:
-            moment = moment.replace(tzinfo=ZoneInfo(zone))
-    except (ValueError, KeyError):
-        return text  # another form of a time, or a zone that only Java knows
+    except ValueError:
+        return text  # another form of a time
+    if moment.tzinfo is None:
+        # Spark has names of zones that Python lacks, such as PST and GMT+8. No job runs for this query.
+        (row,) = spark.sql(f"SELECT unix_micros(CAST('{moment.isoformat()}' AS TIMESTAMP_LTZ))").collect()
+        moment = datetime.fromtimestamp(0, UTC) + timedelta(microseconds=row[0])
     return moment.isoformat()
 
 
@@ -128,12 +124,12 @@ def _check_options(
     shape = options.rows.shape
     if options.net or options.rows.drop_unchanged or shape.where is not None or shape.masks or shape.excluded:
         raise ReadByCdfd("an option changes rows or leaves some out")
-    if str(spark.conf.get(_PATTERNS, "false")).lower() == "true":
-        raise ReadByCdfd(f"{_PATTERNS} is true, so names of columns would be patterns")
     if options.skip_missing:
         raise ReadByCdfd("missing files are skipped")
     if "parquet" not in str(spark.conf.get(_V1_SOURCES, "parquet")).lower():
         raise ReadByCdfd(f"{_V1_SOURCES} is without parquet, so Spark does not number rows")
+    if str(spark.conf.get(_PATTERNS, "false")).lower() == "true":
+        raise ReadByCdfd(f"{_PATTERNS} is true, so names of columns would be patterns")
     kinds = (kind for child in target.schema.struct for kind in types_in(child.type))
     null_structs = str(spark.conf.get(_NULL_STRUCTS, "false")).lower() == "true"
     if null_structs and any(isinstance(kind, Struct) for kind in kinds):

@@ -19,7 +19,6 @@ from cdfd.model.file_scan import FileScan
 from cdfd.model.plan import ChangePlan
 from cdfd.model.refinement import Refinement
 from cdfd.spark.frames import groups
-from cdfd.spark.frames.changes import time_in_zone
 from cdfd.spark.frames.groups import FileRows, ReadByCdfd
 from cdfd.spark.frames.paths import check_store, escape
 from cdfd.spark.frames.scan_frame import RowWords
@@ -115,24 +114,6 @@ class TestChecks:
         with pytest.raises(ReadByCdfd, match="options of the store") as caught:
             check_store(bucket.files, has_options=True)
         assert "secret'" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("text", "zone", "wanted"),
-    [
-        ("2026-07-01 12:30:00", "Asia/Kathmandu", "2026-07-01T12:30:00+05:45"),
-        ("2026-07-01", "UTC", "2026-07-01T00:00:00+00:00"),
-        ("2026-07-01", "+02:00", "2026-07-01T00:00:00+02:00"),
-        ("2026-07-01", "-08", "2026-07-01T00:00:00-08:00"),
-        ("2026-07-01", "GMT+05:30", "2026-07-01T00:00:00+05:30"),
-        ("2026-07-01", "+2:00", "2026-07-01"),
-        ("2026-07-01T00:00:00Z", "Asia/Kathmandu", "2026-07-01T00:00:00+00:00"),
-        ("1 hour ago", "Asia/Kathmandu", "1 hour ago"),
-        ("1765110511154", "Asia/Kathmandu", "1765110511154"),  # Python reads it as a time of 1765
-    ],
-)
-def test_times_without_a_zone_are_in_that_of_the_session(text: str, zone: str, wanted: str) -> None:
-    assert time_in_zone(text, zone) == wanted
 
 
 def test_no_path_is_a_pattern() -> None:

@@ -18,6 +18,7 @@ import cdfd.spark
 from cdfd.errors import MissingFileError, PathError, UnsupportedError
 from cdfd.model.plan import ChangePlan
 from cdfd.spark.frames import changes, groups
+from cdfd.spark.frames.changes import time_in_zone
 from cdfd.spark.frames.paths import has_own_keys
 from cdfd.spark.source import source
 from tests.support.spark.workload import settings
@@ -32,6 +33,29 @@ def test_settings_of_spark_say_where_its_keys_of_a_bucket_are(spark: SparkSessio
         assert not has_own_keys(spark, "s3://other/orders")
     with settings(spark, {"spark.hadoop.fs.s3a.access.key": "a"}):
         assert has_own_keys(spark, "s3://other/orders")
+
+
+@pytest.mark.parametrize(
+    ("text", "zone", "wanted"),
+    [
+        ("2026-07-01 12:30:00", "Asia/Kathmandu", "2026-07-01T06:45:00+00:00"),
+        ("2026-07-01", "UTC", "2026-07-01T00:00:00+00:00"),
+        ("2026-07-01", "+02:00", "2026-06-30T22:00:00+00:00"),
+        ("2026-07-01", "GMT+05:30", "2026-06-30T18:30:00+00:00"),
+        # Names that Python does not have.
+        ("2026-07-01", "+2:00", "2026-06-30T22:00:00+00:00"),
+        ("2026-07-01", "GMT+8", "2026-06-30T16:00:00+00:00"),
+        ("2026-07-01 00:00:00.000001", "PST", "2026-07-01T07:00:00.000001+00:00"),
+        ("2026-07-01T00:00:00Z", "Asia/Kathmandu", "2026-07-01T00:00:00+00:00"),
+        ("1 hour ago", "Asia/Kathmandu", "1 hour ago"),
+        ("1765110511154", "Asia/Kathmandu", "1765110511154"),  # Python reads it as a time of 1765
+    ],
+)
+def test_times_without_a_zone_are_in_that_of_the_session(
+    spark: SparkSession, text: str, zone: str, wanted: str
+) -> None:
+    with settings(spark, {"spark.sql.session.timeZone": zone, "spark.sql.timestampType": "TIMESTAMP_NTZ"}):
+        assert time_in_zone(text, spark) == wanted
 
 
 class TestQueries:
@@ -115,6 +139,18 @@ class TestReader:
             assert [tuple(row) for row in rows] == [(1, False), (2, True)]
             assert is_by_spark(cdfd.spark.changes(spark, table))
 
+    def test_names_that_the_session_takes_for_patterns_are_read_by_cdfd(
+        self, spark: SparkSession, tmp_path: Path
+    ) -> None:
+        table = f"{tmp_path}/t"
+        spark.sql(
+            f"CREATE TABLE delta.`{table}` (`price (EUR)` INT) USING delta"
+            " TBLPROPERTIES ('delta.columnMapping.mode' = 'name')"
+        )
+        spark.sql(f"INSERT INTO delta.`{table}` VALUES (7)")
+        with settings(spark, {"spark.sql.parser.quotedRegexColumnNames": "true"}):
+            assert [row[0] for row in cdfd.spark.changes(spark, table).collect()] == [7]
+
     def test_range_is_planned_once_and_no_further_than_needed(
         self, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -139,18 +175,6 @@ class TestReader:
         assert planned == [0, 1]
 
     def test_columns_by_id_are_read_by_spark_if_the_session_finds_them(
-    def test_names_that_the_session_takes_for_patterns_are_read_by_cdfd(
-        self, spark: SparkSession, tmp_path: Path
-    ) -> None:
-        table = f"{tmp_path}/t"
-        spark.sql(
-            f"CREATE TABLE delta.`{table}` (`price (EUR)` INT) USING delta"
-            " TBLPROPERTIES ('delta.columnMapping.mode' = 'name')"
-        )
-        spark.sql(f"INSERT INTO delta.`{table}` VALUES (7)")
-        with settings(spark, {"spark.sql.parser.quotedRegexColumnNames": "true"}):
-            assert [row[0] for row in cdfd.spark.changes(spark, table).collect()] == [7]
-
         self, spark: SparkSession, tmp_path: Path
     ) -> None:
         """Spark finds columns by id only if the session says so."""
