@@ -76,9 +76,12 @@ def changes(
     from cdfd.spark.frames.changes import change_frame
     from cdfd.spark.source.options import option_text
 
-    bounds = {"startingVersion": starting_version, "endingVersion": ending_version}
-    named = {"path": os.fspath(table), **bounds, **(options or {})}
-    texts = {name: option_text(value) for name, value in named.items() if value is not None}
+    named = {"path": os.fspath(table), "startingVersion": starting_version, "endingVersion": ending_version}
+    own = {name: value for name, value in named.items() if value is not None}
+    for name in options or ():
+        if name.lower().replace("_", "") in map(str.lower, own):
+            raise ConfigError(f"options has {name!r:.100}, which is an argument, too", hint="Give only one of them")
+    texts = {name: option_text(value) for name, value in {**own, **(options or {})}.items() if value is not None}
     return change_frame(spark, texts, ordinals=ordinals, reader=reader)
 
 

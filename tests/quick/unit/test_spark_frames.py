@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,9 +13,11 @@ from hypothesis import strategies as st
 
 pytest.importorskip("pyspark")
 
+import cdfd.spark
 from cdfd.delta.roaring import RowSet
 from cdfd.delta.types.datatypes import Primitive, StructField, StructType
 from cdfd.delta.types.schema import ColumnMappingMode, TableSchema
+from cdfd.errors import ConfigError
 from cdfd.log.table import Table
 from cdfd.model.file_scan import FileScan
 from cdfd.model.plan import ChangePlan
@@ -114,6 +118,13 @@ class TestChecks:
         with pytest.raises(ReadByCdfd, match="options of the store") as caught:
             check_store(bucket.files, has_options=True)
         assert "secret'" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["path", "startingVersion", "starting_version", "endingversion"])
+def test_an_option_does_not_replace_an_argument(name: str) -> None:
+    session: Any = SimpleNamespace(version="4.1.1")
+    with pytest.raises(ConfigError, match=f"options has '{name}', which is an argument"):
+        cdfd.spark.changes(session, "lake/orders", 1, 2, {name: "0"})
 
 
 def test_no_path_is_a_pattern() -> None:
