@@ -21,16 +21,28 @@ import pyarrow as pa
 from aiobotocore.config import AioConfig
 from aiobotocore.session import AioSession
 from botocore import UNSIGNED
-from botocore.exceptions import ClientError
+from botocore.exceptions import ClientError, NoCredentialsError
 
 from cdfd.errors import NotFoundError, StorageError
 from cdfd.storage.s3 import answers
 from cdfd.storage.s3 import clock as s3_clock
-from cdfd.storage.s3.errors import EXISTS, EXPIRED, FAILURES, FOREIGN, SKEWED, Request, code_of, foreign, translate
+from cdfd.storage.s3.errors import (
+    BAD_KEYS,
+    EXISTS,
+    EXPIRED,
+    FAILURES,
+    FOREIGN,
+    SKEWED,
+    Request,
+    code_of,
+    foreign,
+    translate,
+)
 from cdfd.storage.s3.loop import RequestLoop, request_loop
 from cdfd.storage.s3.models import CachedLoader
 from cdfd.storage.s3.native import (
     CONNECTIONS,
+    ChainCredentials,
     GetResult,
     NativeListing,
     NativeReader,
@@ -72,6 +84,7 @@ class S3Client:
         self._opening: asyncio.Task[Any] | None = None
         self._native: asyncio.Task[NativeReader | None] | None = None
         self._open = AsyncExitStack()
+        self._chain = ChainCredentials(options.profile)
         self._renewed_at = -RENEW_SECONDS
         self._warned_at = -WARN_SECONDS
         self.readers: WeakSet[object] = WeakSet()
@@ -197,11 +210,11 @@ class S3Client:
         try:
             async with asyncio.timeout(self.options.deadline - spent):
                 while True:
-                    offset = s3_clock.current_offset()
+                    offset, renewed_at = s3_clock.current_offset(), self._renewed_at
                     try:
                         return await attempt(await self._client())
                     except FAILURES as error:
-                        last = await self._classify(error, request, offset)
+                        last = self._classify(error, request, offset, renewed_at)
                         if not last.retriable or code_of(error) in EXISTS:
                             raise last from None
                     except FOREIGN as error:
@@ -222,13 +235,14 @@ class S3Client:
                 f"{what}; gave up after {self.options.deadline:g} seconds", path=request.path, hint=hint, retriable=True
             ) from None
 
-    async def _classify(self, error: Exception, request: Request, offset: timedelta) -> StorageError:
-        """The error as one of cdfd's. Expired credentials and a wrong clock are corrected for the next attempt.
+    def _classify(self, error: Exception, request: Request, offset: timedelta, renewed_at: float) -> StorageError:
+        """The error as one of cdfd's. Expired or rotated credentials and a wrong clock are corrected for the next attempt.
 
         Args:
             error: of the attempt.
             request: that was attempted.
             offset: that of the clock before the attempt.
+            renewed_at: when credentials were last looked for before the attempt.
         """
         problem = self._redacted(translate(error, request))
         if code_of(error) == SKEWED and isinstance(error, ClientError):
@@ -236,15 +250,22 @@ class S3Client:
         elif code_of(error) in EXPIRED and self.options.source is not None:
             problem.retriable = True
             self.options.source.expire()
+        elif self.options.access_key_id is not None:
+            problem.retriable &= code_of(error) not in EXPIRED  # those of the options cannot be renewed
         elif code_of(error) in EXPIRED:
-            problem.retriable = self.options.access_key_id is None  # those of the options cannot be renewed
-            if problem.retriable:
-                # Open new clients for the next request: the credentials chain may have newer credentials than they.
-                now = asyncio.get_running_loop().time()
-                if now - self._renewed_at >= RENEW_SECONDS:
-                    self._renewed_at = now
-                    self._session = self._opening = self._native = None
+            self._renew(renewed_at)
+        elif code_of(error) in BAD_KEYS or isinstance(error, NoCredentialsError):
+            # A rotation deletes the earlier keys, and the first ones may come late.
+            problem.retriable = self._renew(renewed_at)
         return problem
+
+    def _renew(self, renewed_at: float) -> bool:
+        """Let the next request look for newer credentials. Returns whether that was done since a time, or could be done now."""
+        now = asyncio.get_running_loop().time()
+        if self._renewed_at == renewed_at and now - renewed_at >= RENEW_SECONDS:
+            self._renewed_at = now
+            self._chain.expire()
+        return self._renewed_at != renewed_at
 
     def _redacted(self, problem: StorageError) -> StorageError:
         problem.what = self.options.redact(problem.what)
@@ -314,8 +335,8 @@ class S3Client:
             self._session = AioSession(profile=self.options.profile)
             # The model of S3's API is a large file. All clients share one that was read.
             self._session.register_component("data_loader", _models)
-            if self.options.source is not None:
-                self._session._credentials = SourcedCredentials(self.options.source)
+            source = self.options.source
+            self._session._credentials = self._chain if source is None else SourcedCredentials(source)
             self._session.get_component("response_parser_factory").set_parser_defaults(timestamp_parser=answers.time_of)
         return self._session
 

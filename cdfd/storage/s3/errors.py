@@ -67,7 +67,7 @@ _ACTIONS = {"read": "s3:GetObject", "stat": "s3:GetObject", "write": "s3:PutObje
 _KEYS = "Check AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, the profile, or the role"
 _ENDPOINT = "Check that the endpoint is that of an S3 store, and that no proxy answers in its place"
 _CLOCK = "Set the clock of this machine (NTP)"
-_BAD_KEYS = frozenset({"InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidToken", "InvalidClientTokenId"})
+BAD_KEYS = frozenset({"InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidToken", "InvalidClientTokenId"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +127,7 @@ def _advice(error: ClientError, code: str, status: int, request: Request) -> tup
         return _CLOCK, True
     if code in EXPIRED:
         return "The credentials have expired: provide new ones", True
-    if code in _BAD_KEYS:
+    if code in BAD_KEYS:
         return _KEYS, False
     if code in _WRONG_REGION or status in (301, 307):
         headers = error.response.get("ResponseMetadata", {}).get("HTTPHeaders", {})

@@ -23,6 +23,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import obstore
 import pyarrow as pa
 from aiobotocore.credentials import AioCredentials
+from aiobotocore.session import AioSession
+from botocore.exceptions import NoCredentialsError
 from obstore.exceptions import BaseError, PreconditionError
 from obstore.store import MemoryStore, S3Store
 
@@ -88,6 +90,40 @@ class SourcedCredentials(AioCredentials):  # type: ignore[misc]  # aiobotocore h
             fixed = AioCredentials(keys.access_key, keys.secret_key, keys.token, "catalog")
             self._last, self._frozen = keys, await fixed.get_frozen_credentials()
         return self._frozen
+
+
+class ChainCredentials(AioCredentials):  # type: ignore[misc]  # as above
+    """Credentials that botocore finds in the environment. It looks for them again after `expire`, for the same clients."""
+
+    def __init__(self, profile: str | None) -> None:
+        super().__init__("", "", None, "chain")
+        self._profile = profile
+        self._lookup: asyncio.Task[Any] | None = None
+
+    async def get_frozen_credentials(self) -> Any:
+        """The keys for a request now, as botocore has them.
+
+        Raises:
+            BotoCoreError: there are none.
+        """
+        if self._lookup is None:
+            self._lookup = asyncio.get_running_loop().create_task(self._look_up())
+        try:
+            credentials = await asyncio.shield(self._lookup)
+        except FAILURES:
+            self._lookup = None
+            raise
+        return await credentials.get_frozen_credentials()
+
+    async def _look_up(self) -> Any:
+        credentials = await AioSession(profile=self._profile).get_credentials()
+        if credentials is None:
+            raise NoCredentialsError
+        return credentials
+
+    def expire(self) -> None:
+        """The store refused them."""
+        self._lookup = None
 
 
 class NativeReader:
@@ -334,8 +370,8 @@ async def reader_for(session: Any, options: S3Options, client: Callable[[], Awai
         pass
     elif options.access_key_id is not None:
         credentials = AioCredentials(options.access_key_id, options.secret_access_key, options.session_token)
-    elif (credentials := await session.get_credentials()) is None:
-        return None
+    else:
+        credentials = await session.get_credentials()
     return NativeReader(endpoint, region, options, credentials)
 
 
