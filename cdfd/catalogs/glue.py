@@ -8,16 +8,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import Any, TypeVar, cast
 
 from aiobotocore.config import AioConfig
 from aiobotocore.session import AioSession
-from botocore.exceptions import ClientError
+from botocore.exceptions import ClientError, NoCredentialsError
 
-from cdfd.catalogs.base import CatalogTable, Credential
+from cdfd.catalogs.base import CatalogTable, Credential, unreadable
 from cdfd.errors import ConfigError, NotATableError, StorageError, UnsupportedError
-from cdfd.storage.s3.errors import FAILURES, code_of
+from cdfd.storage.s3.errors import BAD_KEYS, EXPIRED, FAILURES, code_of
 from cdfd.storage.s3.loop import request_loop
+from cdfd.storage.s3.native import ChainCredentials
 from cdfd.storage.s3.options import parse
 
 T = TypeVar("T")
@@ -27,8 +29,11 @@ _DENIED = frozenset({"AccessDeniedException", "AccessDenied"})
 _TRANSIENT = frozenset(
     {"ThrottlingException", "InternalServiceException", "OperationTimeoutException", "ServiceUnavailable"}
 )
+_REFUSED_KEYS = EXPIRED | BAD_KEYS | {"UnrecognizedClientException", "InvalidSignatureException"}
 MAX_TABLES = 100_000
 """Tables of a database."""
+ATTEMPTS = 5
+"""Attempts of a request by botocore."""
 
 
 class GlueCatalog:
@@ -51,6 +56,7 @@ class GlueCatalog:
         self._catalog = {} if catalog is None else {"CatalogId": catalog}
         # The environment's endpoint of S3 is not that of Glue.
         self._options = parse({"endpoint_url": None} | own, {})
+        self._chain = ChainCredentials(self._options.profile)
         self._opening: asyncio.Task[Any] | None = None
         self._stack = AsyncExitStack()
         request_loop().on_close(self._stack.aclose)
@@ -78,8 +84,8 @@ class GlueCatalog:
         """A table; see the port."""
         database, own_name = cast(tuple[str, str], self.parts(name))
         answer = await self._ask("get_table", name, DatabaseName=database, Name=own_name)
-        table = answer.get("Table")
-        if not isinstance(table, dict) or not _is_delta(table):
+        table = answer["Table"]
+        if not _is_delta(table):
             raise UnsupportedError(
                 f"{name} is not a Delta table in Glue",
                 hint="Its parameter spark.sql.sources.provider is expected to be delta, or table_type to be DELTA",
@@ -103,7 +109,7 @@ class GlueCatalog:
         parameters: dict[str, str] = {"DatabaseName": schema}
         while len(names) < MAX_TABLES:
             answer = await self._ask("get_tables", schema, **parameters)
-            names |= {table["Name"] for table in answer.get("TableList", ()) if _is_delta(table)}
+            names |= {table["Name"] for table in answer["TableList"] if _is_delta(table)}
             token = answer.get("NextToken")
             if not token or token == parameters.get("NextToken"):
                 break
@@ -111,20 +117,38 @@ class GlueCatalog:
         return sorted(names)
 
     async def _ask(self, operation: str, name: str, **parameters: str) -> Mapping[str, Any]:
+        action = f"glue:{'GetTables' if operation == 'get_tables' else 'GetTable'}"
         try:
-            client = await self._client()
-            answer: Mapping[str, Any] = await getattr(client, operation)(**self._catalog, **parameters)
+            answer = await self._send(operation, parameters)
         except FAILURES as error:
-            action = f"glue:{'GetTables' if operation == 'get_tables' else 'GetTable'}"
-            code = code_of(error) if isinstance(error, ClientError) else ""
+            code = code_of(error)
             if code == "EntityNotFoundException":
                 hint = "Check the name, the region and the account"
                 raise NotATableError(f"Glue has no table or database {name}", hint=hint) from None
             denied = code in _DENIED
             hint = f"Allow {action} on it to cdfd's role" if denied else "Check the region and the credentials"
             what = code or self._options.redact(f"{type(error).__name__}: {error}")
-            transient = not code or code in _TRANSIENT
+            status = error.response["ResponseMetadata"]["HTTPStatusCode"] if isinstance(error, ClientError) else 503
+            expired = code in EXPIRED and self._options.access_key_id is None
+            transient = expired or code in _TRANSIENT or status == 429 or status >= 500
             raise StorageError(f"Glue refuses {action} of {name}: {what}", hint=hint, retriable=transient) from None
+        # A proxy's page can have the status 200, too.
+        if ("TableList" if operation == "get_tables" else "Table") not in answer:
+            raise unreadable("it is not one of Glue", f"{action} of {name}")
+        return answer
+
+    async def _send(self, operation: str, parameters: Mapping[str, str]) -> Mapping[str, Any]:
+        client = await self._client()
+        send = partial(getattr(client, operation), **self._catalog, **parameters)
+        try:
+            answer: Mapping[str, Any] = await send()
+        except (ClientError, NoCredentialsError) as error:
+            refused = code_of(error) in _REFUSED_KEYS or isinstance(error, NoCredentialsError)
+            if not refused or self._options.access_key_id is not None:
+                raise
+            # They have expired, or were rotated.
+            self._chain.expire()
+            answer = await send()
         return answer
 
     async def _client(self) -> Any:
@@ -139,6 +163,7 @@ class GlueCatalog:
     async def _open(self) -> Any:
         options = self._options
         session = AioSession(profile=options.profile)
+        session._credentials = self._chain
         return await self._stack.enter_async_context(
             session.create_client(
                 "glue",
@@ -150,7 +175,7 @@ class GlueCatalog:
                 config=AioConfig(
                     connect_timeout=options.connect_timeout,
                     read_timeout=options.read_timeout,
-                    retries={"mode": "adaptive", "total_max_attempts": 5},
+                    retries={"mode": "adaptive", "total_max_attempts": ATTEMPTS},
                     user_agent="cdfd",
                 ),
             )
