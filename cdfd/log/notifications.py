@@ -53,12 +53,12 @@ class Notifications:
     async def running(self) -> AsyncIterator[Notifications]:
         """Read the queue while the context is open."""
         task = asyncio.create_task(self._run(), name="notifications")
+        task.add_done_callback(self._note_end)
         try:
             yield self
         finally:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
-            self.receiving = False
 
     async def _run(self) -> None:
         backoff = Backoff(RETRY_SECONDS, MAX_RETRY_SECONDS)
@@ -76,14 +76,18 @@ class Notifications:
                         if not messages and self.clock.monotonic() - asked < RETRY_SECONDS:
                             # A service waits for messages. A proxy in its place may not.
                             await self.clock.sleep(RETRY_SECONDS)
-            except Exception as error:
-                # Clients raise exceptions of many kinds for an answer that is not one of their service.
+            except StorageError as error:
                 if not failing:
-                    unexpected = None if isinstance(error, StorageError) else error
-                    logger.warning("no notifications of new commits, polling instead: %s", error, exc_info=unexpected)
+                    logger.warning("no notifications of new commits, polling instead: %s", error)
                 self.receiving, failing = False, True
             await self.clock.sleep(backoff.delay)
             backoff = backoff.longer()
+
+    def _note_end(self, task: asyncio.Task[None]) -> None:
+        """The task ended. Tables are polled from now on."""
+        self.receiving = False
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.error("notifications ended unexpectedly, polling instead: %s", error, exc_info=error)
 
     def _dispatch(self, messages: Sequence[Message]) -> list[str]:
         """Wake the watches concerned. Returns the receipts of the messages that are events of the store."""

@@ -7,6 +7,7 @@ import os
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from xml.etree.ElementTree import ParseError
 
 from azure.core.exceptions import AzureError, HttpResponseError, ResourceNotFoundError
 from azure.identity.aio import DefaultAzureCredential
@@ -23,6 +24,8 @@ POLL_SECONDS = 1.0
 """Seconds between two requests for messages: the service does not wait for them."""
 WAIT_SECONDS = 20.0
 """Seconds after which `receive` returns without a message."""
+_ERRORS = (AzureError, ParseError, AttributeError, KeyError, TypeError, ValueError)
+"""Those of a request, also if what answers is not Azure's service."""
 
 
 @dataclass(eq=False)
@@ -48,7 +51,7 @@ class AzureQueue:
         try:
             async for page in self.client.receive_messages(messages_per_page=BATCH).by_page():
                 return [message async for message in page]
-        except AzureError as error:
+        except _ERRORS as error:
             raise translate(error, self.name) from None
         return ()
 
@@ -56,14 +59,14 @@ class AzureQueue:
         """See `Queue`."""
         try:
             await self.client.peek_messages(max_messages=1)
-        except AzureError as error:
+        except _ERRORS as error:
             raise translate(error, self.name) from None
 
     async def delete(self, receipts: Sequence[str]) -> None:
         """See `Queue`. One request each: the service deletes no batches."""
         try:
             await asyncio.gather(*(self._delete(*receipt.split(" ", 1)) for receipt in receipts))
-        except AzureError as error:
+        except _ERRORS as error:
             raise translate(error, self.name) from None
 
     async def _delete(self, id: str, pop_receipt: str) -> None:
@@ -106,7 +109,7 @@ async def open_azure_queue(account: str, name: str) -> AsyncIterator[AzureQueue]
         yield AzureQueue(await stack.enter_async_context(client), f"{account}/{name}")
 
 
-def translate(error: AzureError, queue: str) -> StorageError:
+def translate(error: Exception, queue: str) -> StorageError:
     """An error of the client as one of cdfd. It has no text of the service, which may contain a signature."""
     code = getattr(error, "error_code", None)
     status = error.status_code if isinstance(error, HttpResponseError) else None

@@ -16,13 +16,15 @@ from cdfd.errors import StorageError
 from cdfd.storage.queues.address import QueueAddress
 from cdfd.storage.queues.base import Message
 from cdfd.storage.queues.events import parse_s3_event
-from cdfd.storage.s3.errors import FAILURES, code_of
+from cdfd.storage.s3.errors import FAILURES, FOREIGN, code_of
 from cdfd.storage.s3.options import S3Options
 
 LONG_POLL = 20
 """Seconds that a request waits for messages; the maximum of SQS."""
 BATCH = 10
 """Messages of one response; the maximum of SQS."""
+_ERRORS = (*FAILURES, *FOREIGN)
+"""Those of a request, also if what answers is not SQS."""
 
 
 @dataclass(eq=False)
@@ -38,9 +40,10 @@ class SqsQueue:
             response = await self.client.receive_message(
                 QueueUrl=self.url, MaxNumberOfMessages=BATCH, WaitTimeSeconds=LONG_POLL
             )
-        except FAILURES as error:
+            messages = response.get("Messages", ())
+            return [Message(each["ReceiptHandle"], parse_s3_event(each["Body"])) for each in messages]
+        except _ERRORS as error:
             raise _translate("read", error, self.url) from None
-        return [Message(each["ReceiptHandle"], parse_s3_event(each["Body"])) for each in response.get("Messages", ())]
 
     async def check(self) -> None:
         """See `Queue`."""
@@ -48,7 +51,7 @@ class SqsQueue:
             await self.client.receive_message(
                 QueueUrl=self.url, MaxNumberOfMessages=1, WaitTimeSeconds=0, VisibilityTimeout=0
             )
-        except FAILURES as error:
+        except _ERRORS as error:
             raise _translate("read", error, self.url) from None
 
     async def delete(self, receipts: Sequence[str]) -> None:
@@ -58,7 +61,7 @@ class SqsQueue:
             return
         try:
             await self.client.delete_message_batch(QueueUrl=self.url, Entries=entries)
-        except FAILURES as error:
+        except _ERRORS as error:
             raise _translate("delete from", error, self.url) from None
 
 
@@ -82,7 +85,10 @@ async def open_sqs(address: QueueAddress, options: S3Options) -> AsyncIterator[S
             aws_session_token=options.session_token,
             config=config,
         ) as client:
-            url = address.url or (await client.get_queue_url(QueueName=address.name))["QueueUrl"]
+            try:
+                url = address.url or (await client.get_queue_url(QueueName=address.name))["QueueUrl"]
+            except FOREIGN as error:
+                raise _translate("open", error, address.name) from None
             yield SqsQueue(client, url)
     except FAILURES as error:
         raise _translate("open", error, address.url or address.name) from None
