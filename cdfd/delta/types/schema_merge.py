@@ -57,8 +57,17 @@ def merge(table: StructType, rows: StructType, *, follow: bool = False, earlier:
     rows is widened; one that is narrower stays. With `follow`, a column that was dropped and added again is another one.
 
     Raises:
-        SchemaChangedError: a type changes to one that cannot hold the values of the one before, or a name is taken.
+        SchemaChangedError: a type changes to one that cannot hold the values of the one before, a name is taken, or two columns of the
+            rows have one name.
     """
+    seen: set[str] = set()
+    for child in rows:
+        if child.name.lower() in seen:
+            raise SchemaChangedError(
+                f"the rows have two columns {child.name!r:.200}, if case does not count, and a Delta table can have one",
+                hint="Give one of them another name with `columns` and `as`",
+            )
+        seen.add(child.name.lower())
     merged = Merged(table, follow, earlier)
     merged.by_name = {child.metadata.get(SOURCE) for child in table}.isdisjoint(
         child.metadata[SOURCE] for child in rows if SOURCE in child.metadata

@@ -919,6 +919,7 @@ def test_filter_columns_and_masks_of_a_table_are_read() -> None:
         ("amount > 10", "amount >", "tables[0].where: the filter: a column or a literal is expected (character 27, at its end) (line 7)"),
         ("as: value", "az: value", "tables[0].columns[1]: expected the name of a column, or a mapping such as {name:"),
         ("as: value", "as: email", "tables[0].columns: two columns are published by the same name (line 6)"),
+        ("as: value", "as: _Change_Type", "tables[0].columns: a column cannot be published as _Change_Type, the name of a change column"),
         ("method: hmac_sha256, hmac_key: ${KEY}", "method: nullify", "tables[0].mask.id: the mask nullify of column 'id' gives"),
         ("length: 2", "value: x", "tables[0].mask.email.value: has no use with truncate (line 10)"),
         ("${KEY}", "short", "tables[0].mask.id.hmac_key: expected at least 16 bytes, such as the output of `openssl rand -hex 32` (line 9)"),

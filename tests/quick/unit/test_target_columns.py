@@ -16,11 +16,11 @@ from cdfd.delta.types.schema import (
     from_arrow,
 )
 from cdfd.delta.types.schema_merge import SOURCE
-from cdfd.errors import SinkError
-from cdfd.model.columns import CHANGE_TYPE
+from cdfd.errors import SchemaChangedError, SinkError
+from cdfd.model.columns import CHANGE_TYPE, change_schema
 from cdfd.plan.shape.masks import Mask
 from cdfd.plan.shape.shape import Shape
-from cdfd.sinks.delta.columns import Columns, columns_of_new, with_sources
+from cdfd.sinks.delta.columns import Columns, columns_of_extended, columns_of_new, with_sources
 from cdfd.sinks.delta.data_files import DataFiles
 
 LONG = Primitive("long")
@@ -46,6 +46,14 @@ def test_new_table_has_a_mapping_if_it_follows_the_names_of_the_source(follow: b
     assert columns.partition_by == ("id",)
     assert columns.mapping is (ColumnMappingMode.NAME if follow else ColumnMappingMode.NONE)
     assert [child.name for child in columns.struct] == ["id", "s", "a", "m"]
+
+
+@pytest.mark.parametrize("mode", ["keep", "follow"])
+def test_changelog_cannot_take_a_column_with_the_name_of_a_change_column_in_another_case(mode: str) -> None:
+    rows = from_arrow(change_schema(pa.schema([("id", pa.int64()), ("_CHANGE_TYPE", pa.string())])))
+    changelog = Columns(from_arrow(change_schema(pa.schema([]))))
+    with pytest.raises(SchemaChangedError, match="two columns '_change_type', if case does not count"):
+        columns_of_extended(changelog, rows, mode)
 
 
 @pytest.mark.parametrize("masked", [False, True])
