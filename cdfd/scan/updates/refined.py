@@ -42,7 +42,7 @@ from cdfd.scan.read import ScanReader, scan_errors
 from cdfd.scan.row_selection import RowSelection
 from cdfd.scan.table_files import TableFiles
 from cdfd.scan.updates.equality import Integers, dense, hashes
-from cdfd.scan.updates.matching import Matched, by_key, by_row_id, equal_rows, images_by_key
+from cdfd.scan.updates.matching import Matched, by_key, by_row_id, equal_rows, images_by_key, rows_at_once
 from cdfd.scan.updates.row_id_runs import RUNS, RepeatedRowId, add_rows, bucket_of, not_moved, runs_of, within_bucket
 from cdfd.scan.updates.row_ids import HINT, ROW_ID, ROW_ID_FIELDS, ROW_VERSION, FileRowIds
 from cdfd.scan.updates.spill import Buckets, SpillSpace
@@ -143,8 +143,9 @@ class RefinedVersion:
     ) -> Iterator[MovedRows]:
         schema = pa.schema([*self.schema.arrow, CHANGE_COLUMNS[0]])
         rows = rows.select(self.schema.names)
-        for start in range(0, len(chosen), self.batch_rows):
-            span = slice(start, start + self.batch_rows)
+        step = rows_at_once(rows, self.batch_rows)
+        for start in range(0, len(chosen), step):
+            span = slice(start, start + step)
             # If none of the columns exists at this version, there is no batch.
             batches = rows.take(array_of(chosen[span])).combine_chunks().to_batches()
             columns = batches[0].columns if batches else []

@@ -20,7 +20,7 @@ from cdfd.cli import app
 from cdfd.cli.commands.tail import Request, Writer, _write_net
 from cdfd.errors import ConfigError
 from cdfd.plan.row_options import RowOptions
-from cdfd.scan.updates import net
+from cdfd.scan.updates import matching, net
 from cdfd.scan.updates.net import NetChanges
 from cdfd.scan.updates.spill import SpillSpace
 from tests.support.change_rows import SCHEMA, change_rows
@@ -99,6 +99,16 @@ def test_many_rows_are_matched_in_buckets(monkeypatch: pytest.MonkeyPatch) -> No
         Counter((kind, *row) for kind, _, _, *row in each) for each in expected
     ]
     assert [row[2] for row in actual[0]] == list(range(len(actual[0])))
+
+
+@pytest.mark.parametrize("kind", ["insert", "delete", "update"])
+def test_batches_of_large_rows_are_bounded(kind: str) -> None:
+    kinds = ["delete", "insert"] if kind == "update" else [kind]
+    rows = [batch([(each, n, each[:1] * 100_000) for n in range(200)], at) for at, each in enumerate(kinds)]
+    changes = net_of(*rows)
+    assert changes.num_rows == 200 * len(kinds)
+    assert max(each.nbytes for each in changes.to_batches()) < 2 * matching.COPIED_BYTES + (1 << 20)
+    assert folded(changes) == fold(rows)
 
 
 @pytest.fixture

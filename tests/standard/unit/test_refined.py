@@ -28,7 +28,7 @@ from cdfd.plan.row_options import RowOptions
 from cdfd.scan.execute import Execution
 from cdfd.scan.read import ScanReader
 from cdfd.scan.splits import Split, plan_splits
-from cdfd.scan.updates import row_id_runs, spill
+from cdfd.scan.updates import matching, row_id_runs, spill
 from tests.support.fold import META, bag, fold, row_of
 from tests.support.fold import Row as Bag
 from tests.support.sampling import sample
@@ -200,6 +200,18 @@ def test_columns_may_be_added_after_updates(tmp_path: Path, bucket_bytes: int | 
     assert rows["later"].null_count == rows.num_rows
     assert rows.drop_columns("later") == changes(table, refine, key="id", columns=["id", "later"]).select(META)
     assert {"update_preimage", "delete"} & set(rows["_change_type"].to_pylist())
+
+
+@pytest.mark.parametrize("refine", ["rows", "key"])
+def test_batches_of_large_rows_are_bounded(tmp_path: Path, refine: Refine) -> None:
+    table = TrackedTable(tmp_path / "table", refine == "rows")
+    table.insert([{**values(random.Random(1), number), "v": "x" * 100_000} for number in range(200)])
+    table.change(random.Random(1), {row.row_id: {**row.values, "x": 7.5} for row in table.rows}, set(), [])
+    source = Table.open(table.folder)
+    last = [plan for plan in plans(source, refine) if plan.refinement is not None]
+    batches = [batch.rows for batch in Execution(source.files).batches(last)]
+    assert sum(batch.num_rows for batch in batches) == 400
+    assert max(batch.nbytes for batch in batches) <= matching.COPIED_BYTES
 
 
 class TestParts:
