@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from cdfd.config.discovery import Discovery
 from cdfd.config.problems import Path, quoted
@@ -24,6 +24,7 @@ class OwnTopics:
         notifications: topic of notifications.
         asked_by: the key that asks for each of the daemon's topics, but for that of heartbeats.
         dead_letter_suffix: the end of the name of a dead letter topic, after the name of the topic; None: there is none.
+        elsewhere: topics of other sinks on the same brokers, and the name of the sink of each.
     """
 
     exist: bool
@@ -32,6 +33,7 @@ class OwnTopics:
     notifications: str
     asked_by: Mapping[str, str]
     dead_letter_suffix: str | None
+    elsewhere: Mapping[str, str] = field(default_factory=dict)
 
     def refusal(self, topic: str, others: Collection[str]) -> str | None:
         """Why a table cannot have a topic; None if it can.
@@ -46,6 +48,8 @@ class OwnTopics:
             return f"the topic {quoted(topic)} is reserved: those of the daemon itself begin with {RESERVED}"
         own = {**self.asked_by, self.heartbeats: "heartbeat.topic"} if self.has_heartbeats else self.asked_by
         suffix = self.dead_letter_suffix
+        if topic in self.elsewhere:
+            return f"the topic {quoted(topic)} is also one of sinks.{self.elsewhere[topic]}"
         if topic in own:
             return f"the topic {quoted(topic)} is the daemon's own, by {own[topic]}"
         if suffix is None:

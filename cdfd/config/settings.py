@@ -5,8 +5,7 @@ Sinks of other packages import the types of their settings from here. `docs/refe
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import combinations
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, TypeVar
 
 from pydantic import (
@@ -58,14 +57,16 @@ from cdfd.config.sinks import (
     SINK_NAME,
     SinkSettings,
     data_of_sink,
+    meetings,
     parse_sink,
     problems_of_sink,
     sink_address,
+    topics_elsewhere,
     with_defaults_of_sink,
 )
 from cdfd.config.stores import Catalogs, Storage
 from cdfd.config.table import RateLimits, Table, owners
-from cdfd.config.table_folders import TableFolders, canonical
+from cdfd.config.table_folders import TableFolders
 from cdfd.errors import ConfigError
 
 __all__ = [
@@ -142,6 +143,7 @@ class Settings(Section):
     _sink_name: str = PrivateAttr(default="")
     _ledger_name: str = PrivateAttr(default="")
     _by_sink: Mapping[str, Settings] = PrivateAttr(default_factory=dict)
+    _topics_elsewhere: Mapping[str, str] = PrivateAttr(default_factory=dict)
 
     @model_validator(mode="wrap")
     @classmethod
@@ -174,8 +176,10 @@ class Settings(Section):
             else:
                 by_sink[name]._sink_name = name
                 by_sink[name]._ledger_name = sink.pipeline or f"{settings.pipeline}@{name}"
-        refuse(dict.fromkeys([*conflicts, *_meetings(by_sink)]))
+        refuse(dict.fromkeys([*conflicts, *meetings(by_sink)]))
         settings._by_sink = by_sink
+        for name in by_sink:
+            by_sink[name]._topics_elsewhere = topics_elsewhere(name, by_sink)
         return settings
 
     @field_validator("tables")
@@ -281,6 +285,7 @@ class Settings(Section):
             notifications=notifications,
             asked_by=asked_by,
             dead_letter_suffix=self.sink.dead_letter_suffix,
+            elsewhere=self._topics_elsewhere,
         )
 
     @property
@@ -339,7 +344,7 @@ class Settings(Section):
     def with_tables_of(self, other: Settings) -> Settings:
         """The same settings with the tables and the sinks of others."""
         settings = self.model_copy(update={"tables": other.tables, "sinks": other.sinks})
-        settings._by_sink = other._by_sink
+        settings._by_sink, settings._topics_elsewhere = other._by_sink, other._topics_elsewhere
         return settings
 
     def with_tables(self, tables: Iterable[Table]) -> Settings:
@@ -375,26 +380,3 @@ _ONLY_OF_SEVERAL: dict[str, Any] = {"sinks": True, "tables": {"__all__": {"sinks
 
 def _tables_in(entries: tuple[Table | Discovery, ...]) -> tuple[Table, ...]:
     return tuple(entry for entry in entries if isinstance(entry, Table))
-
-
-def _meetings(by_sink: Mapping[str, Settings]) -> Iterator[tuple[Path, str]]:
-    """The names that two sinks of one pipeline would both use in one place."""
-    for (name, one), (later, other) in combinations(by_sink.items(), 2):
-        if one.ledger_name == other.ledger_name:
-            yield ("sinks", later, "pipeline"), f"the same as that of sinks.{name}; give another"
-        if one.sink.brokers & other.sink.brokers:
-            if one.pipeline == other.pipeline:
-                text = f"required, because sinks.{name} has the same brokers and the same name there"
-                yield ("sinks", later, "pipeline"), text
-            both = sorted({table.topic for table in one.tables} & {table.topic for table in other.tables})
-            if both:
-                text = f"the topic {quoted(both[0])} is also one of sinks.{name}; give another prefix"
-                yield ("sinks", later, "topics", "prefix"), text
-        for place in sorted(_places(one) & _places(other)):
-            yield ("sinks", later), f"writes to the same place as sinks.{name}: {quoted(place)}"
-
-
-def _places(config: Settings) -> frozenset[str]:
-    """The places that a sink writes to, each by one spelling."""
-    places = (place for table in config.tables for place in config.sink.places(table.topic).values())
-    return frozenset(map(canonical, places))

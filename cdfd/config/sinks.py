@@ -9,13 +9,15 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import combinations
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import PlainValidator, ValidationError, ValidationInfo
 
 from cdfd.config import values
 from cdfd.config.fields import Section, either
-from cdfd.config.problems import Conflicts, Path, conflicts_of
+from cdfd.config.problems import Conflicts, Path, conflicts_of, quoted
+from cdfd.config.table_folders import canonical
 from cdfd.errors import ConfigError
 from cdfd.runtime.registry import CONNECTORS, SINKS
 
@@ -220,3 +222,33 @@ def problems_of_sink(error: ValidationError, name: str, indices: Sequence[int]) 
 def _in_file(text: str, indices: Sequence[int]) -> str:
     """A text in which the tables of one sink have their indices in the file."""
     return re.sub(r"tables\[(\d+)\]", lambda match: f"tables[{indices[int(match[1])]}]", text)
+
+
+def meetings(by_sink: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
+    """The names that two sinks of one pipeline would both use in one place. `by_sink` has the `Settings` of each."""
+    for (name, one), (later, other) in combinations(by_sink.items(), 2):
+        if one.ledger_name == other.ledger_name:
+            yield ("sinks", later, "pipeline"), f"the same as that of sinks.{name}; give another"
+        if one.sink.brokers & other.sink.brokers:
+            if one.pipeline == other.pipeline:
+                text = f"required, because sinks.{name} has the same brokers and the same name there"
+                yield ("sinks", later, "pipeline"), text
+            both = sorted({table.topic for table in one.tables} & {table.topic for table in other.tables})
+            if both:
+                text = f"the topic {quoted(both[0])} is also one of sinks.{name}; give another prefix"
+                yield ("sinks", later, "topics", "prefix"), text
+        for place in sorted(_places(one) & _places(other)):
+            yield ("sinks", later), f"writes to the same place as sinks.{name}: {quoted(place)}"
+
+
+def _places(config: Any) -> frozenset[str]:
+    """The places that a sink writes to, each by one spelling."""
+    places = (place for table in config.tables for place in config.sink.places(table.topic).values())
+    return frozenset(map(canonical, places))
+
+
+def topics_elsewhere(name: str, by_sink: Mapping[str, Any]) -> Mapping[str, str]:
+    """The topics of tables that are listed for other sinks with a broker of this one, and the sink of each. `by_sink`: as in `meetings`."""
+    brokers = by_sink[name].sink.brokers
+    others = [(other, config) for other, config in by_sink.items() if other != name and brokers & config.sink.brokers]
+    return {table.topic: other for other, config in others for table in config.listed}

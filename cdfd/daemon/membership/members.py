@@ -127,7 +127,7 @@ class Members:
             folders: the tables of patterns that are new. Without them, tables that an old pattern has too would be removed for a while.
         """
         async with self._lock:
-            self.config = self.config.model_copy(update={"tables": config.tables})
+            self.config = self.config.with_tables_of(config)
             folders_of = {discovery: self._folders.get(discovery) for discovery in config.discoveries}
             self._folders = {
                 discovery: tables for discovery, tables in folders_of.items() if tables is not None

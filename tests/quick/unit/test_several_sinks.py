@@ -4,6 +4,7 @@ import pytest
 
 from cdfd.config.parser import parse
 from cdfd.config.problems import ConfigProblems
+from cdfd.daemon.membership.discovery import Folders, merge_tables
 from cdfd.errors import ConfigError
 
 FILE = """
@@ -125,6 +126,21 @@ def test_sinks_do_not_meet() -> None:
         ("mirror:", "copy: {kind: delta, path: /c, pipeline: q}\n  mirror:"), ("mode: mirror", "pipeline: q")
     ) == ("sinks.mirror.pipeline: the same as that of sinks.copy; give another (line 10)",)
     parse(FILE.replace("mirror:", second.replace("other.}", "other.}, pipeline: shop2")), {})
+
+
+def test_a_table_that_is_found_has_no_topic_of_another_sink() -> None:
+    one = "k1: {kind: kafka, bootstrap_servers: 'a:1,b:1'}"
+    two = "k2: {kind: kafka, bootstrap_servers: 'b:1', pipeline: q, topics: {prefix: %s}}"
+    text = "pipeline: p\ntables: [{uri: /lake/a, sinks: [k1]}, {discover: '/lake/*', sinks: [k2]}]\nsinks: {%s, %s}"
+    for prefix, topics in (("''", {"b"}), ("x.", {"x.a", "x.b"})):
+        config = parse(text % (one, two % prefix), {})
+        of_sink = config.with_tables_of(config).by_sink["k2"]
+        tables = merge_tables(of_sink, [(of_sink.discoveries[0], Folders([("a",), ("b",)]))])
+        assert {entry.table.topic for entry in tables.entries.values()} == topics
+        refused = ['the topic "a" is also one of sinks.k1'] if len(topics) == 1 else []
+        assert [error.what for error in tables.refused] == refused
+    parted = parse(text % (one, two.replace("b:1", "c:1") % "''"), {}).by_sink["k2"]
+    assert len(merge_tables(parted, [(parted.discoveries[0], Folders([("a",), ("b",)]))]).entries) == 2
 
 
 def test_a_sink_is_chosen_by_its_name() -> None:
