@@ -34,6 +34,7 @@ from cdfd.runtime import allocator
 from cdfd.runtime.clock import Clock, SystemClock
 from cdfd.runtime.file_events import FileEvents
 from cdfd.runtime.progress_line import is_watched
+from cdfd.scan.updates.last_refined import RefinedVersions
 from cdfd.sinks.base import Connector
 from cdfd.sinks.configured import connector
 from cdfd.sinks.ledger.ledger import Ledger, NoLedger, app_id
@@ -54,9 +55,10 @@ LARGE_AT_A_TIME = 2
 
 @dataclass(slots=True)
 class _Kept:
-    """State of a table that its next loop continues with: its rhythm, and the warnings that were logged."""
+    """State of a table that its next loop continues with: its rhythm, the warnings that were logged, and rows of a version in parts."""
 
     pace: Pace
+    refined: RefinedVersions = field(default_factory=RefinedVersions)
     warned: set[str] = field(default_factory=set)
     ledger_warnings: LedgerWarnings = field(default_factory=LedgerWarnings)
 
@@ -210,7 +212,7 @@ async def feed(shared: Shared, table: settings.Table, stop: asyncio.Event, monit
                 yield Feed(
                     log_table,
                     sink,
-                    replace(execution(config, log_table, table), shared=source.reader),
+                    replace(execution(config, log_table, table), refined=kept.refined, shared=source.reader),
                     tailer,
                     policies(config, table, recover_from_ledger=shared.recover_from_ledger),
                     stop,

@@ -114,9 +114,9 @@ class Supervisor:
             wake: if it is set during the wait for a retry, the retry comes at once.
         """
         assert name not in self._tables, name
-        table = self._tables[name] = _Supervised(open, monitor, wake=wake or asyncio.Event())
+        self._tables[name] = _Supervised(open, monitor, wake=wake or asyncio.Event())
         if self._running:
-            self._start(name, table)
+            self._start(name)
 
     async def remove(self, name: str) -> None:
         """Stop a table's loop and forget the table; the others continue. Returns once the loop has ended and its sink is closed.
@@ -156,8 +156,8 @@ class Supervisor:
             CdfdError: the error of the last loop, once every loop has failed with an error that needs an operator. Its exit code is 1.
         """
         self._running = True
-        for name, table in self._tables.items():
-            self._start(name, table)
+        for name in self._tables:
+            self._start(name)
         stopped = asyncio.create_task(self._stop.wait())
         try:
             while True:
@@ -165,9 +165,7 @@ class Supervisor:
                     for table in self._tables.values():
                         table.stop.set()
                 ours = [table.task for table in self._tables.values() if table.task is not None]
-                for loop in ours:
-                    if loop.done() and not loop.cancelled():
-                        loop.result()  # raises the error of a loop that ended with one
+                _raise_error(ours)
                 loops = {loop for loop in (*ours, *self._leaving) if not loop.done()}
                 if not loops and self._stop.is_set():
                     return
@@ -194,7 +192,8 @@ class Supervisor:
                 task.cancel()
             await asyncio.gather(*ending, return_exceptions=True)
 
-    def _start(self, name: str, table: _Supervised) -> None:
+    def _start(self, name: str) -> None:
+        table = self._tables[name]
         table.task = asyncio.create_task(self._keep_running(name, table), name=name)
         self._changed.set()
 
@@ -297,6 +296,13 @@ class Supervisor:
         others = () if table.wake.is_set() else (table.wake.wait(),)
         async with first_done(self._clock.wait(table.stop, delay), *others):
             pass
+
+
+def _raise_error(loops: list[asyncio.Task[None]]) -> None:
+    """Raise the error of a loop that ended with one. A function of its own, so that `run` does not keep the last loop, and its rows."""
+    for loop in loops:
+        if loop.done() and not loop.cancelled():
+            loop.result()
 
 
 def _translate(error: BaseException) -> CdfdError:

@@ -14,6 +14,11 @@ import pyarrow.parquet as pq
 import pytest
 
 import cdfd
+from cdfd.config.parser import parse
+from cdfd.daemon import assembly
+from cdfd.daemon.supervision.supervisor import Supervisor
+from cdfd.deliver.deliverer import Limits
+from cdfd.deliver.monitor import Monitor
 from cdfd.deliver.splits import read_splits
 from cdfd.delta.types.schema import from_arrow, serialize
 from cdfd.errors import ConfigError, DataError, LogError
@@ -25,6 +30,7 @@ from cdfd.model.position import Position
 from cdfd.model.refinement import Refine
 from cdfd.plan import refining
 from cdfd.plan.row_options import RowOptions
+from cdfd.runtime.clock import SystemClock
 from cdfd.scan.execute import Execution
 from cdfd.scan.read import ScanReader
 from cdfd.scan.splits import Split, plan_splits
@@ -416,3 +422,37 @@ def test_two_parts_of_a_version_share_what_was_read(tmp_path: Path, monkeypatch:
     assert sorted(reads) == sorted(scan.path for scan in plan.refinement.sources)
     list(execution.batches([plan]))
     assert len(reads) == 2 * len(plan.refinement.sources)
+
+
+class _Parts(Monitor):
+    def __init__(self, begun: asyncio.Event, stop: asyncio.Event) -> None:
+        self.begun, self.stop = begun, stop
+
+    def committed(self, following: Position, versions: Any, rows: Any, bytes_read: int) -> None:
+        if following.part:
+            self.begun.set()
+            self.stop.set()
+
+
+async def test_table_that_leaves_within_a_version_keeps_no_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(refining, "BUCKET_BYTES", 9_000)
+    monkeypatch.setattr(spill, "MEMORY_BYTES", 1_000)
+    monkeypatch.setattr(assembly, "limits", lambda *_: Limits(1, max_bytes=0, one_schema=True))
+    table = TrackedTable(tmp_path / "table", tracked=False)
+    table.insert([values(random.Random(1), number) for number in range(100)])
+    table.change(random.Random(1), {row.row_id: {**row.values, "x": 7.5} for row in table.rows}, set(), [])
+    tables = f"tables: [{{uri: {table.folder}, key: [id], refine: key, start: 2}}]"
+    config = parse(f"pipeline: p\n{tables}\nsink: {{kind: files, path: {tmp_path / 'out'}}}", {})
+    space, begun = spill.spill_space(config.spill.path, config.spill.max_bytes), asyncio.Event()
+    before = space.used
+    async with assembly.shared(config, SystemClock()) as shared:
+        supervisor = Supervisor(asyncio.Event(), SystemClock(), awaits_tables=lambda: True)
+        supervisor.add("t", lambda stop: assembly.feed(shared, config.listed[0], stop, _Parts(begun, stop)), Monitor())
+        running = asyncio.create_task(supervisor.run())
+        await begun.wait()
+        assert space.used > before
+        await supervisor.remove("t")
+        assert space.used == before
+        running.cancel()
