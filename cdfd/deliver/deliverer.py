@@ -176,7 +176,7 @@ class Deliverer:
             plans = [replace(plans[0], scans=plans[0].scans[:end])]
         sizes = [plan.size for plan in plans]
         if position.part:
-            sizes = [replace(plans[0], scans=plans[0].scans[position.part :]).size]
+            sizes[0] = replace(plans[0], scans=plans[0].scans[position.part :]).size
         ordinal, started, rows, counts = position.ordinal, 0, 0, RowCounts()
         deadline = self.clock.monotonic() + self.limits.max_seconds
 

@@ -236,6 +236,29 @@ class TestParts:
         assert [row["id"] for row in place.rows()] == [row["id"] for row in other.rows()]
         assert [row["_change_ordinal"] for row in place.rows()] == [0, 1, 2, 3]
 
+    async def test_versions_after_the_last_part_count_with_their_bytes(self, clock: ManualClock) -> None:
+        """The delivery that ends a version, and has others, waits for a slot and for the rate limits by the bytes of all."""
+        lake, place, stop, sizes = Lake(clock), MemoryPlace(), asyncio.Event(), list[int]()
+        writer = await table(lake, 3, clock)
+        await writer.update(pc.field("id") > 0, {"v": pc.scalar("b")})
+        for version in (4, 5):
+            await writer.insert(rows(version))
+
+        class Sizes(Monitor):
+            def committed(self, following: Position, versions: Any, rows: Any, bytes_read: int) -> None:
+                sizes.append(bytes_read)
+                if following.part:
+                    stop.set()
+
+        options: dict[str, Any] = {"start": 3, "changes": "files", "max_bytes": 1 << 30, "monitor": Sizes()}
+        await feed(lake, MemoryPlace(), clock, 5, **options)
+        [whole] = sizes
+        sizes.clear()
+        await feed(lake, place, clock, stop=stop, part_bytes=1, **options)
+        await feed(lake, place, clock, 5, **options)
+        assert len(sizes) == 2
+        assert sum(sizes) == whole
+
     @pytest.mark.parametrize("appears", [True, False])
     async def test_a_filtered_snapshot_has_the_same_parts_whatever_the_statistics(
         self, place: Place, clock: ManualClock, lake: Lake, appears: bool
