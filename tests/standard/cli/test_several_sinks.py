@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow.compute as pc
 import pytest
 from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
 
 import cdfd as package
 from cdfd.demo.writer import TableWriter
@@ -68,7 +69,10 @@ class Pipeline:
         target = self.folder / "copies" / "orders"
         if not DeltaTable.is_deltatable(str(target)):
             return -1
-        version = DeltaTable(target).transaction_version("cdfd/shop/orders")
+        try:
+            version = DeltaTable(target).transaction_version("cdfd/shop/orders")
+        except DeltaError:  # it has no columns before its first rows
+            return -1
         return -1 if version is None else version
 
     def check_lines(self, sink: str = "lines") -> None:
