@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import os
 import signal
 from pathlib import Path
 
@@ -12,8 +11,6 @@ import pytest
 
 import cdfd
 import cdfd.trevni as trevni
-from cdfd.cli.commands.tail import Request, run
-from cdfd.cli.commands.tail_trevni import TrevniOutput
 from cdfd.demo.writer import TableWriter
 from cdfd.storage.local import LocalStorage
 from tests.support.commands import cdfd as command
@@ -98,20 +95,6 @@ def test_tail_writes_trevni(tmp_path: Path) -> None:
     tail(table, "--from", "5", "--until", "5", "--format", "trevni", "-o", out, "--overwrite")
     assert trevni.read_table(out).num_rows == 0
     assert "_change_type" in trevni.read_schema(out).names
-
-
-def test_an_interrupted_tail_has_written_its_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    table, out = written(TrevniTableWriter, tmp_path / "t", True), tmp_path / "rows.trv"
-    write_rows = TrevniOutput.write
-
-    def write_and_interrupt(output: TrevniOutput, rows: pa.RecordBatch) -> None:
-        write_rows(output, rows)
-        os.kill(os.getpid(), signal.SIGINT)
-
-    monkeypatch.setattr(TrevniOutput, "write", write_and_interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        run(Request(table, start="7", format="trevni", output=out))
-    assert trevni.read_table(out, columns=["id"]).to_pylist() == [{"id": 600}]
 
 
 def test_a_damaged_file_is_an_error_that_names_it(tmp_path: Path) -> None:
