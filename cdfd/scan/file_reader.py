@@ -29,6 +29,11 @@ BATCH_ROWS = 65_536
 """Rows of a batch, at most. With so many rows, the fixed cost of a batch is negligible."""
 
 
+def rows_at_once(count: int, size: int, most: int = BATCH_ROWS) -> int:
+    """How many rows a batch has, `most` at most, where `count` rows have so many bytes: about `BATCH_BYTES`, by their average size."""
+    return max(1, min(most, BATCH_BYTES * count // max(size, 1)))
+
+
 def check_change_type(file: DataFile | FilesTogether) -> None:
     """DataError unless a change data file has one column of change types."""
     count = file.schema_arrow.names.count(CHANGE_TYPE)
@@ -72,7 +77,7 @@ class FileReader:
         if size > BATCH_BYTES and has_ability(self.file.__class__, ColumnSizes):
             size = cast(ColumnSizes, self.file).size_of(self.names)
         # The footer is not trusted: whatever it says, a batch has at most `batch_rows` rows.
-        most = max(1, min(batch_rows, BATCH_BYTES * int(metadata.num_rows) // max(int(size), 1)))
+        most = rows_at_once(int(metadata.num_rows), int(size), batch_rows)
         names, projection, ids = self.names, self.projection, self.row_ids
         schema = projection.row_schema if ids is None else pa.schema([*projection.schema, *ROW_ID_FIELDS])
         skips = ids is None and has_ability(self.file.__class__, SkipsRows)

@@ -21,7 +21,7 @@ from cdfd.model.file_scan import FileScan
 from cdfd.model.plan import ChangePlan
 from cdfd.runtime.arrays import array_of
 from cdfd.scan.data_files import is_parquet
-from cdfd.scan.file_reader import BATCH_BYTES
+from cdfd.scan.file_reader import rows_at_once
 from cdfd.scan.parquet.reader import FilesTogether
 from cdfd.scan.projection import PartitionValues
 from cdfd.scan.table_files import TableFiles
@@ -184,7 +184,7 @@ class JoinedFiles(NamedTuple):
         together, row = self.together, 0
         total = sum(together.rows)
         constants = Constants(self.scans, together.rows, schema)
-        most = max(1, min(batch_rows, BATCH_BYTES * total // max(together.size, 1)))
+        most = rows_at_once(total, together.size, batch_rows)
         projection = files.projections.of(schema, together.schema_arrow)
         for batch in together.batches(list(projection.columns), rows=most):
             for part, columns in projection.parts(batch, constants.of(row, batch.num_rows)):

@@ -15,11 +15,8 @@ import numpy as np
 import pyarrow as pa
 
 from cdfd.runtime.arrays import array_of
+from cdfd.scan.file_reader import rows_at_once
 from cdfd.scan.updates.equality import Integers, Mask, codes, same
-
-COPIED_ROWS = 1 << 16
-COPIED_BYTES = 8 << 20
-"""Rows that are copied at once, at most, and about how many bytes of them."""
 
 _NO_ROWS: Integers = np.zeros(0, np.int64)
 
@@ -186,11 +183,6 @@ def images_by_key(
     return Matched(np.flatnonzero(gone), before, after, np.flatnonzero(come), left, came)
 
 
-def rows_at_once(rows: pa.Table, most: int = COPIED_ROWS) -> int:
-    """How many rows of a table are to be copied at once, `most` at most. By their average size, as where files are read."""
-    return max(1, min(most, COPIED_BYTES * int(rows.num_rows) // max(int(rows.nbytes), 1)))
-
-
 def equal_rows(
     left: pa.Table, left_rows: Integers, right: pa.Table, right_rows: Integers, names: Sequence[str] | None = None
 ) -> Mask:
@@ -198,7 +190,7 @@ def equal_rows(
     columns = left.column_names if names is None else list(names)
     left, right = left.select(columns), right.select(columns)
     equal = np.ones(len(left_rows), np.bool_)
-    step = min(map(rows_at_once, (left, right)))
+    step = min(rows_at_once(side.num_rows, side.nbytes) for side in (left, right))
     for start in range(0, len(left_rows), step):
         block = slice(start, start + step)
         mine, theirs = left.take(array_of(left_rows[block])), right.take(array_of(right_rows[block]))

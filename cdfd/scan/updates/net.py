@@ -22,9 +22,10 @@ from cdfd.model.columns import (
     change_schema,
 )
 from cdfd.runtime.arrays import array_of
+from cdfd.scan.file_reader import rows_at_once
 from cdfd.scan.image_order import DELETE, INSERT, POST_IMAGE, PRE_IMAGE
 from cdfd.scan.updates.equality import Integers, hashes
-from cdfd.scan.updates.matching import Matched, by_key, rows_at_once
+from cdfd.scan.updates.matching import Matched, by_key
 from cdfd.scan.updates.spill import Buckets, SpillSpace
 
 BUCKETS = 64
@@ -104,7 +105,7 @@ class NetChanges:
 
 def _changes(removed: pa.Table, added: pa.Table, matched: Matched) -> Iterator[tuple[pa.Table, npt.NDArray[np.int8]]]:
     yield from _constant(removed, matched.deleted, DELETE)
-    step = min(rows_at_once(side, BATCH_ROWS // 2) for side in (removed, added))
+    step = min(rows_at_once(side.num_rows, side.nbytes, BATCH_ROWS // 2) for side in (removed, added))
     for start in range(0, len(matched.before), step):
         old = removed.take(array_of(matched.before[start : start + step]))
         new = added.take(array_of(matched.after[start : start + step]))
@@ -118,7 +119,7 @@ def _changes(removed: pa.Table, added: pa.Table, matched: Matched) -> Iterator[t
 
 
 def _constant(rows: pa.Table, chosen: Integers, change_type: int) -> Iterator[tuple[pa.Table, npt.NDArray[np.int8]]]:
-    step = rows_at_once(rows, BATCH_ROWS)
+    step = rows_at_once(rows.num_rows, rows.nbytes, BATCH_ROWS)
     for start in range(0, len(chosen), step):
         part = rows.take(array_of(chosen[start : start + step]))
         yield part, np.full(part.num_rows, change_type, np.int8)

@@ -36,13 +36,13 @@ from cdfd.model.refinement import Refinement, RowTracking
 from cdfd.runtime.arrays import array_of, to_numpy
 from cdfd.runtime.ordered_pool import run_in_order
 from cdfd.scan.data_files import prefetch_columns
-from cdfd.scan.file_reader import BATCH_ROWS, FileReader, selection_of
+from cdfd.scan.file_reader import BATCH_ROWS, FileReader, rows_at_once, selection_of
 from cdfd.scan.image_order import DELETE, INSERT, LONE_IMAGE, POST_IMAGE, PRE_IMAGE, codes_of, pair_numbers
 from cdfd.scan.read import ScanReader, scan_errors
 from cdfd.scan.row_selection import RowSelection
 from cdfd.scan.table_files import TableFiles
 from cdfd.scan.updates.equality import Integers, dense, hashes
-from cdfd.scan.updates.matching import Matched, by_key, by_row_id, equal_rows, images_by_key, rows_at_once
+from cdfd.scan.updates.matching import Matched, by_key, by_row_id, equal_rows, images_by_key
 from cdfd.scan.updates.row_id_runs import RUNS, RepeatedRowId, add_rows, bucket_of, not_moved, runs_of, within_bucket
 from cdfd.scan.updates.row_ids import HINT, ROW_ID, ROW_ID_FIELDS, ROW_VERSION, FileRowIds
 from cdfd.scan.updates.spill import Buckets, SpillSpace
@@ -143,7 +143,7 @@ class RefinedVersion:
     ) -> Iterator[MovedRows]:
         schema = pa.schema([*self.schema.arrow, CHANGE_COLUMNS[0]])
         rows = rows.select(self.schema.names)
-        step = rows_at_once(rows, self.batch_rows)
+        step = rows_at_once(rows.num_rows, rows.nbytes, self.batch_rows)
         for start in range(0, len(chosen), step):
             span = slice(start, start + step)
             # If none of the columns exists at this version, there is no batch.

@@ -20,7 +20,8 @@ from cdfd.cli import app
 from cdfd.cli.commands.tail import Request, Writer, _write_net
 from cdfd.errors import ConfigError
 from cdfd.plan.row_options import RowOptions
-from cdfd.scan.updates import matching, net
+from cdfd.scan import file_reader
+from cdfd.scan.updates import net
 from cdfd.scan.updates.net import NetChanges
 from cdfd.scan.updates.spill import SpillSpace
 from tests.support.change_rows import SCHEMA, change_rows
@@ -107,7 +108,7 @@ def test_batches_of_large_rows_are_bounded(kind: str) -> None:
     rows = [batch([(each, n, each[:1] * 100_000) for n in range(200)], at) for at, each in enumerate(kinds)]
     changes = net_of(*rows)
     assert changes.num_rows == 200 * len(kinds)
-    assert max(each.nbytes for each in changes.to_batches()) < 2 * matching.COPIED_BYTES + (1 << 20)
+    assert max(each.nbytes for each in changes.to_batches()) < 2 * file_reader.BATCH_BYTES + (1 << 20)
     assert folded(changes) == fold(rows)
 
 

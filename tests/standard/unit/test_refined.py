@@ -31,10 +31,11 @@ from cdfd.model.refinement import Refine
 from cdfd.plan import refining
 from cdfd.plan.row_options import RowOptions
 from cdfd.runtime.clock import SystemClock
+from cdfd.scan import file_reader
 from cdfd.scan.execute import Execution
 from cdfd.scan.read import ScanReader
 from cdfd.scan.splits import Split, plan_splits
-from cdfd.scan.updates import matching, row_id_runs, spill
+from cdfd.scan.updates import row_id_runs, spill
 from tests.support.fold import META, bag, fold, row_of
 from tests.support.fold import Row as Bag
 from tests.support.sampling import sample
@@ -217,7 +218,7 @@ def test_batches_of_large_rows_are_bounded(tmp_path: Path, refine: Refine) -> No
     last = [plan for plan in plans(source, refine) if plan.refinement is not None]
     batches = [batch.rows for batch in Execution(source.files).batches(last)]
     assert sum(batch.num_rows for batch in batches) == 400
-    assert max(batch.nbytes for batch in batches) <= matching.COPIED_BYTES
+    assert max(batch.nbytes for batch in batches) <= file_reader.BATCH_BYTES
 
 
 class TestParts:
