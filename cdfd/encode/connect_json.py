@@ -6,7 +6,7 @@ from typing import Any, Final, Literal
 import pyarrow as pa
 
 from cdfd.encode.json import JsonWriter
-from cdfd.encode.kinds import HINT, Kind, KindField, Modes, kind_of_shape
+from cdfd.encode.kinds import HINT, Kind, KindField, Modes, column_errors, kind_of_shape
 from cdfd.encode.payload import Payload, Shape
 from cdfd.encode.records import BARE, Headers
 from cdfd.encode.values import Rules
@@ -55,13 +55,8 @@ class ConnectJsonEncoding:
 
 
 def _field(field: KindField, struct: Kind) -> dict[str, Any]:
-    try:
+    with column_errors(struct, field):
         return {**_schema(field.kind, optional=field.nullable), "field": field.name}
-    except UnsupportedError as error:
-        # A struct within a column has no name.
-        if struct.name is not None and not error.what.startswith("column "):
-            error.what = f"column {field.name}: {error.what}"
-        raise
 
 
 def _schema(kind: Kind, *, optional: bool) -> dict[str, Any]:

@@ -24,7 +24,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
@@ -103,6 +104,17 @@ class KindField:
     name: str
     kind: Kind
     nullable: bool = True
+
+
+@contextmanager
+def column_errors(struct: Kind, field: KindField) -> Iterator[None]:
+    """Refusals of a field's type name it, if it is a column. A struct within a column has no name."""
+    try:
+        yield
+    except UnsupportedError as error:
+        if struct.name is not None and not error.what.startswith("column "):
+            error.what = f"column {field.name}: {error.what}"
+        raise
 
 
 def kind_of_shape(shape: Shape, modes: Modes, kinds: dict[int, Kind] | None = None) -> Kind:

@@ -34,7 +34,7 @@ from typing import Final
 
 from pyarrow import types
 
-from cdfd.encode.kinds import CONNECT_TIMESTAMP, DECIMAL, HINT, Kind, KindField
+from cdfd.encode.kinds import CONNECT_TIMESTAMP, DECIMAL, HINT, Kind, KindField, column_errors
 from cdfd.errors import DataError, UnsupportedError
 from cdfd.trevni.avro_names import legal, legal_path, unique
 
@@ -143,13 +143,8 @@ class ProtobufSchema:
         messages = set(taken)
         for each, name in zip(kind.fields, names, strict=True):
             number = numbers.get(each.name) or next(following)
-            try:
+            with column_errors(kind, each):
                 slots.append(self._field(message, each, name, number, path, messages))
-            except UnsupportedError as error:
-                # A struct within a column has no name.
-                if kind.name is not None and not error.what.startswith("column "):
-                    error.what = f"column {each.name}: {error.what}"
-                raise
         return tuple(slots)
 
     def _field(self, message: _Message, each: KindField, name: str, number: int, path: str, messages: set[str]) -> Slot:
