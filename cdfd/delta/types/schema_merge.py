@@ -60,14 +60,11 @@ def merge(table: StructType, rows: StructType, *, follow: bool = False, earlier:
         SchemaChangedError: a type changes to one that cannot hold the values of the one before, a name is taken, or two columns of the
             rows have one name.
     """
-    seen: set[str] = set()
-    for child in rows:
-        if child.name.lower() in seen:
-            raise SchemaChangedError(
-                f"the rows have two columns {child.name!r:.200}, if case does not count, and a Delta table can have one",
-                hint="Give one of them another name with `columns` and `as`",
-            )
-        seen.add(child.name.lower())
+    if (child := _repeated(rows)) is not None:
+        raise SchemaChangedError(
+            f"the rows have two columns {child.name!r:.200}, if case does not count, and a Delta table can have one",
+            hint="Give one of them another name with `columns` and `as`",
+        )
     merged = Merged(table, follow, earlier)
     merged.by_name = {child.metadata.get(SOURCE) for child in table}.isdisjoint(
         child.metadata[SOURCE] for child in rows if SOURCE in child.metadata
@@ -91,16 +88,22 @@ def _struct(table: StructType, rows: StructType, path: tuple[str, ...], merged: 
     paired = {other.name for other in pairs.values()}
     new = StructType(tuple(child for child in rows if child.name not in paired))
     struct = StructType((*fields, *nullable(new)))
-    if merged.follow:
-        seen: set[str] = set()
-        for child in struct:
-            if child.name.lower() in seen:
-                raise SchemaChangedError(
-                    f"the table has another column {'.'.join((*path, child.name))!r:.200}, which a column is renamed to",
-                    hint="Rename or drop that column of the target, which does not come from the source",
-                )
-            seen.add(child.name.lower())
+    if merged.follow and (repeated := _repeated(struct)) is not None:
+        raise SchemaChangedError(
+            f"the table has another column {'.'.join((*path, repeated.name))!r:.200}, which a column is renamed to",
+            hint="Rename or drop that column of the target, which does not come from the source",
+        )
     return struct
+
+
+def _repeated(struct: StructType) -> StructField | None:
+    """The first field with the name of an earlier one, in any case; None if there is none."""
+    seen: set[str] = set()
+    for child in struct:
+        if child.name.lower() in seen:
+            return child
+        seen.add(child.name.lower())
+    return None
 
 
 def _pairs(table: StructType, rows: StructType, path: tuple[str, ...], merged: Merged) -> dict[str, StructField]:
