@@ -30,6 +30,8 @@ _TRANSIENT = frozenset(
     {"ThrottlingException", "InternalServiceException", "OperationTimeoutException", "ServiceUnavailable"}
 )
 _REFUSED_KEYS = EXPIRED | BAD_KEYS | {"UnrecognizedClientException", "InvalidSignatureException"}
+_OPERATIONS = {"get_table": ("glue:GetTable", "Table"), "get_tables": ("glue:GetTables", "TableList")}
+"""Of each method of the client: the permission, and the part that each answer has."""
 MAX_TABLES = 100_000
 """Tables of a database."""
 ATTEMPTS = 5
@@ -117,7 +119,7 @@ class GlueCatalog:
         return sorted(names)
 
     async def _ask(self, operation: str, name: str, **parameters: str) -> Mapping[str, Any]:
-        action = f"glue:{'GetTables' if operation == 'get_tables' else 'GetTable'}"
+        action, part = _OPERATIONS[operation]
         try:
             answer = await self._send(operation, parameters)
         except FAILURES as error:
@@ -133,7 +135,7 @@ class GlueCatalog:
             transient = expired or code in _TRANSIENT or status == 429 or status >= 500
             raise StorageError(f"Glue refuses {action} of {name}: {what}", hint=hint, retriable=transient) from None
         # A proxy's page can have the status 200, too.
-        if ("TableList" if operation == "get_tables" else "Table") not in answer:
+        if part not in answer:
             raise unreadable("it is not one of Glue", f"{action} of {name}")
         return answer
 
