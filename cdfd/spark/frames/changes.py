@@ -134,8 +134,8 @@ def _check_options(
     null_structs = str(spark.conf.get(_NULL_STRUCTS, "false")).lower() == "true"
     if null_structs and any(isinstance(kind, Struct) for kind in kinds):
         raise ReadByCdfd(f"{_NULL_STRUCTS} is true, so structs would be null")
-    own_keys = explicit or not options.storage or has_own_keys(spark, root_of(table.files.storage))
-    check_store(table.files, has_options=not own_keys)
+    has_keys = explicit or has_own_keys(spark, root_of(table.files.storage)) if options.storage else True
+    check_store(table.files, has_options=not has_keys)
     if options.start == "snapshot":
         stream = table.stream(target.rows, target.schema)
         live = run_blocking(listed_snapshot(stream, options, target.version), local=table.local)
