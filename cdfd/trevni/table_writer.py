@@ -120,8 +120,8 @@ class TableWriter:
 
     def _flush(self, run: Run) -> None:
         if self._writing:  # some columns may have rows that others lack
-            hint = "Write the file again, from one thread at a time"
-            raise DataError("an earlier write did not complete, so the file would lack rows", hint=hint)
+            what = "an earlier write did not complete, so the file would lack rows"
+            raise DataError(what, hint="Write the file again")
         if not self._pending:
             return
         self._writing = True
