@@ -23,6 +23,7 @@ from cdfd.delta.types.arrow_types import to_arrow
 from cdfd.delta.types.schema_string import parse
 from cdfd.errors import DataError
 from cdfd.model.columns import CHANGE_TYPES
+from cdfd.scan import variant
 from cdfd.spark.records.records import CHANGE_NAMES, KAFKA_NAMES, ROW, UNKNOWN_HINT, VALUE, row_type
 
 
@@ -122,7 +123,7 @@ class StreamReader:
 
 
 def conform(array: pa.Array, kind: pa.DataType, strict: bool) -> pa.Array:
-    """Convert an array to a type: fields by name, null for missing fields, narrower numbers widened.
+    """Convert an array to a type: fields by name, null for missing fields, narrower numbers widened, variants as JSON.
 
     Raises:
         DataError: a field is not in the type, if `strict`.
@@ -132,6 +133,9 @@ def conform(array: pa.Array, kind: pa.DataType, strict: bool) -> pa.Array:
         return array
     if isinstance(array.type, pa.BaseExtensionType):
         return conform(array.storage, kind, strict)
+    if isinstance(kind, pa.JsonType):
+        text = variant.to_json(array) if pa.types.is_struct(array.type) else array.cast(pa.string())
+        return pa.ExtensionArray.from_storage(kind, text)
     if pa.types.is_struct(array.type) and pa.types.is_struct(kind):
         if strict:
             _check_known(array.type, [field.name for field in kind])

@@ -11,14 +11,13 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from cdfd.delta.types.arrow_types import to_arrow
 from cdfd.delta.types.schema_string import parse
 from cdfd.errors import CdfdError, ConfigError, DataError
 from cdfd.model.columns import CHANGE_COLUMNS, CHANGE_TYPES, change_codes
 from cdfd.runtime.arrays import array_of
-from cdfd.scan import variant
+from cdfd.spark.records.arrow import conform
 
 _CHANGES: Final = {field.name: field for field in CHANGE_COLUMNS}
 _VARIANT: Final = pa.json_(pa.string())
@@ -86,7 +85,9 @@ class ChangeRows:
         if any(column.null_count for column in numbers):
             raise DataError("a change row without version, time or ordinal")
         try:
-            arrays = [_shape(column, field.type) for column, field in zip(columns[:last], fields, strict=False)]
+            arrays = [
+                conform(column, field.type, strict=False) for column, field in zip(columns[:last], fields, strict=False)
+            ]
             arrays += [pa.DictionaryArray.from_arrays(array_of(change_codes(types)), CHANGE_TYPES)]
             arrays += [column.cast(field.type) for column, field in zip(numbers, fields[last + 1 :], strict=True)]
         except pa.ArrowInvalid as error:
@@ -105,25 +106,3 @@ def _bare(kind: Any) -> pa.DataType:
     if pa.types.is_map(kind):
         return pa.map_(_bare(kind.key_type), _bare(kind.item_type))
     return kind
-
-
-def _shape(array: Any, kind: Any) -> Any:
-    """Convert an array to a type that differs only in names, zones, nullability and variants."""
-    kind_of_array = array.type
-    if kind_of_array == kind:
-        return array
-    if kind == _VARIANT:
-        text = variant.to_json(array) if pa.types.is_struct(kind_of_array) else array.cast(pa.string())
-        return pa.ExtensionArray.from_storage(kind, text)
-    mask = array.is_null() if array.null_count else None
-    if pa.types.is_struct(kind):
-        children = [_shape(array.field(place), field.type) for place, field in enumerate(kind)]
-        return pa.StructArray.from_arrays(children, fields=list(kind), mask=mask)
-    if pa.types.is_list(kind) or pa.types.is_map(kind):
-        # With a mask, offsets must begin at 0, and those of a slice do not.
-        whole = array if not array.offset else pc.take(array, pa.array(range(len(array)), pa.int64()))
-        if pa.types.is_list(kind):
-            return pa.ListArray.from_arrays(whole.offsets, _shape(whole.values, kind.value_type), kind, mask=mask)
-        keys, items = _shape(whole.keys, kind.key_type), _shape(whole.items, kind.item_type)
-        return pa.MapArray.from_arrays(whole.offsets, keys, items, kind, mask=mask)
-    return array.cast(kind)
