@@ -182,8 +182,8 @@ class SparkFeed:
 
         last: Report | None = None
         while not self.stop.is_set():
-            error = await asyncio.to_thread(queries.error_of, query, self.table)
-            for report in await asyncio.to_thread(queries.reports, query, self.table, last):
+            reports, error, idle = await asyncio.to_thread(queries.poll, query, self.table, last)
+            for report in reports:
                 if last is None:
                     self.monitor.started(report.following)
                 self.monitor.found_version(report.newest)
@@ -194,7 +194,7 @@ class SparkFeed:
             if error is not None:
                 raise error
             # A query that has not begun its first trigger is idle, too.
-            if last is not None and await asyncio.to_thread(queries.is_idle, query, self.table):
+            if last is not None and idle:
                 self.monitor.at_tip()
             await self.clock.wait(self.stop, POLL_SECONDS)
 

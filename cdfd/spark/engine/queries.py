@@ -108,24 +108,30 @@ def _start(start: str) -> dict[str, str]:
     return {"startingTimestamp" if isinstance(inner, timedelta) else "startingVersion": start}
 
 
-def reports(query: StreamingQuery, table: Table, last: Report | None) -> list[Report]:
-    """The reports of a query after `last`, in order; None: all that Spark has kept.
+def poll(query: StreamingQuery, table: Table, last: Report | None) -> tuple[list[Report], CdfdError | None, bool]:
+    """The reports of a query after `last`, in order (None: all that Spark has kept); the error that ended it; and whether it is idle.
 
     Raises:
         CdfdError: Spark does not answer.
     """
     try:
-        newest = query.lastProgress
-        if newest is None or (last is not None and newest.timestamp == last.timestamp):
-            return []
-        recent = [newest]
-        if last is None or newest.batchId > last.number + last.delivered:
-            # Some were missed. Spark has the last hundred, and each takes many calls of the JVM.
-            recent = query.recentProgress
-            times = [progress.timestamp for progress in recent]
-            if last is not None and last.timestamp in times:
-                recent = recent[times.index(last.timestamp) + 1 :]
-        return [_report(progress) for progress in recent if source_offsets(progress)]
+        ended: CdfdError | None = None
+        if not query.isActive:
+            cause, hint = query.exception(), "Another program stopped it"
+            ended = SinkError("the query was stopped", table=table.uri, hint=hint, retriable=True)
+            ended = ended if cause is None else failure(cause, table)
+        newest, recent = query.lastProgress, list[StreamingQueryProgress]()
+        if newest is not None and (last is None or newest.timestamp != last.timestamp):
+            recent = [newest]
+            if last is None or newest.batchId > last.number + last.delivered:
+                # Some were missed. Spark has the last hundred, and each takes many calls of the JVM.
+                recent = query.recentProgress
+                times = [progress.timestamp for progress in recent]
+                if last is not None and last.timestamp in times:
+                    recent = recent[times.index(last.timestamp) + 1 :]
+        reports = [_report(progress) for progress in recent if source_offsets(progress)]
+        status = query.status
+        return reports, ended, not status["isDataAvailable"] and not status["isTriggerActive"]
     except FAILURES as error:
         raise failure(error, table) from error
 
@@ -140,28 +146,6 @@ def _report(progress: StreamingQueryProgress) -> Report:
         offset.position,
         offset.position.basis if offset.backlog is None else offset.backlog.newest,
     )
-
-
-def is_idle(query: StreamingQuery, table: Table) -> bool:
-    """Whether a query is idle. Raises `CdfdError` if Spark does not answer."""
-    try:
-        status = query.status
-    except FAILURES as error:
-        raise failure(error, table) from error
-    return not status["isDataAvailable"] and not status["isTriggerActive"]
-
-
-def error_of(query: StreamingQuery, table: Table) -> CdfdError | None:
-    """The error that ended a query; None while it runs."""
-    try:
-        if query.isActive:
-            return None
-        error = query.exception()
-    except FAILURES as broken:
-        return failure(broken, table)
-    if error is None:
-        return SinkError("the query was stopped", table=table.uri, hint="Another program stopped it", retriable=True)
-    return failure(error, table)
 
 
 def failure(error: BaseException, table: Table) -> CdfdError:
