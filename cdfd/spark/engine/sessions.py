@@ -188,7 +188,14 @@ class Sessions:
         try:
             if settings.remote is None:
                 _start_jvm(settings, options)
-            return _check(builder.getOrCreate())
+            session = builder.getOrCreate()
+            try:
+                check_versions(session)
+            except ConfigError:
+                _stop(session)
+                raise
+            else:
+                return session
         except (*FAILURES, ImportError) as error:
             if settings.remote is None:
                 _end_jvm()  # it may keep a context that has stopped
@@ -204,16 +211,6 @@ class Sessions:
         )
         # Settings that worked before are right, and the cluster may come back.
         return ConfigError(what, hint=hint, retriable=self._has_started)
-
-
-def _check(session: SparkSession) -> SparkSession:
-    """The session; stopped, and refused, if its Spark is too old."""
-    try:
-        check_versions(session)
-    except ConfigError:
-        _stop(session)
-        raise
-    return session
 
 
 def first_line(error: BaseException) -> str:
