@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Mapping, Sequence
-from contextlib import aclosing
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import reduce
@@ -34,7 +32,7 @@ from cdfd.spark.session import active_session
 from cdfd.spark.source.options import SourceOptions
 from cdfd.spark.source.partitioning import PlanRange, Schemas, listed_snapshot, partition_splits
 from cdfd.spark.source.reading import ChangePartition, execution_of, open_table, read_small
-from cdfd.spark.source.source import CdfdSource, first_version, plans_of
+from cdfd.spark.source.source import CdfdSource, count_files, first_version, plans_of
 from cdfd.storage.base import root_of
 
 logger = logging.getLogger("cdfd.spark")
@@ -61,7 +59,9 @@ def change_frame(spark: SparkSession, options: Mapping[str, str], *, ordinals: b
     """See `cdfd.spark.changes`."""
     if reader not in get_args(Reader):
         raise ConfigError(f"reader is {reader!r:.100}", hint=f"One of: {', '.join(get_args(Reader))}")
-    options = {name: _with_zone(name, text, spark) for name, text in options.items()}
+    # A time without a zone is one of the session's zone, as in delta-spark.
+    times = {name: time_in_zone(text, spark) for name, text in options.items() if name.lower().endswith("timestamp")}
+    options = {**options, **times}
     parsed = SourceOptions.parse(options)
     if parsed.packed:
         raise ConfigError("packed rows are for streams", hint="Omit the option `packed`")
@@ -78,7 +78,7 @@ def change_frame(spark: SparkSession, options: Mapping[str, str], *, ordinals: b
         plans: list[ChangePlan] | None = None
         try:
             _check_options(spark, table, parsed, target, explicit=reader == "spark")
-            plans = run_blocking(_plan(table, parsed, target, _MOST_PLANNED), local=table.local)
+            plans = run_blocking(plans_of(table, parsed, target, _MOST_PLANNED), local=table.local)
             return _by_spark(spark, table, target, fields, plans)
         except ReadByCdfd as reason:
             if reader == "spark":
@@ -95,11 +95,6 @@ def change_frame(spark: SparkSession, options: Mapping[str, str], *, ordinals: b
     others = {name: text for name, text in options.items() if name.lower().replace("_", "") not in _BOUNDS}
     source = spark.read.format("cdfd").options(**others, startingVersion=first, endingVersion=target.version)
     return source.schema(StructType([field for _, field in fields])).load()
-
-
-def _with_zone(name: str, text: str, spark: SparkSession) -> str:
-    """An option; a time without a zone is one of the session's zone, as in delta-spark."""
-    return time_in_zone(text, spark) if name.lower().endswith("timestamp") else text
 
 
 def time_in_zone(text: str, spark: SparkSession) -> str:
@@ -143,26 +138,6 @@ def _check_options(
             raise ReadByCdfd("executors list the files of the snapshot")
 
 
-async def _plan(
-    table: Table, options: SourceOptions, target: Target, most: int, most_bytes: float = math.inf
-) -> list[ChangePlan]:
-    """The plans of the range; up to the one that exceeds `most` files and versions, or `most_bytes`."""
-    plans, count, size = list[ChangePlan](), 0, 0
-    async with aclosing(plans_of(table, options, target)) as versions:
-        async for plan in versions:
-            plans.append(plan)
-            count += _count(plan)
-            size += plan.size
-            if count > most or size > most_bytes:
-                break
-    return plans
-
-
-def _count(*plans: ChangePlan) -> int:
-    """The number of versions, and of their files."""
-    return sum(1 + len(plan.scans) for plan in plans)
-
-
 def _by_spark(
     spark: SparkSession,
     table: Table,
@@ -171,7 +146,7 @@ def _by_spark(
     plans: Sequence[ChangePlan],
 ) -> DataFrame:
     """The rows as Spark's reader reads them. Raises ReadByCdfd where it does not, or takes longer."""
-    if _count(*plans) > _MOST_PLANNED:
+    if count_files(plans) > _MOST_PLANNED:
         raise ReadByCdfd("the files are too many for Spark's driver")
     field_ids = str(spark.conf.get("spark.sql.parquet.fieldId.read.enabled", "false")).lower() == "true"
     schemas = Schemas(target.schema)
@@ -231,8 +206,8 @@ def _small_range(
     if nested or options.start == "snapshot":
         return None
     if plans is None:
-        plans = run_blocking(_plan(table, options, target, RANGE_FILES, RANGE_BYTES), local=table.local)
-    if _count(*plans) > RANGE_FILES or sum(plan.size for plan in plans) > RANGE_BYTES:
+        plans = run_blocking(plans_of(table, options, target, RANGE_FILES, RANGE_BYTES), local=table.local)
+    if count_files(plans) > RANGE_FILES or sum(plan.size for plan in plans) > RANGE_BYTES:
         return None
     names, spark_names = (tuple(each) for each in zip(*((name, field.name) for name, field in fields), strict=True))
     target, schemas = replace(target, names=names, spark_names=spark_names), Schemas(target.schema)

@@ -11,7 +11,8 @@ Python processes of Spark's driver plan the reads. Executors read `ChangePartiti
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import aclosing
 
 import pyarrow as pa
@@ -92,7 +93,7 @@ class BatchReader(DataSourceReader):
             live = asyncio.run(listed_snapshot(table.stream(target.rows, target.schema), self._options, target.version))
             if live is not None:
                 return range_partitions(live, table, target, self._options) or [ChangePartition((), target)]
-        schemas, plans = Schemas(target.schema), asyncio.run(all_plans(table, self._options, target))
+        schemas, plans = Schemas(target.schema), asyncio.run(plans_of(table, self._options, target))
         plan_ranges = [PlanRange(schemas.of(plan, table.uri)) for plan in plans]
         groups = partition_splits(
             plan_ranges,
@@ -119,27 +120,38 @@ async def first_version(table: Table, target: Target) -> int:
     return await start_version(table.log, "earliest" if target.start is None else target.start)
 
 
-async def plans_of(table: Table, options: SourceOptions, target: Target) -> AsyncGenerator[ChangePlan]:
-    """The plans of the versions to read. Raises what planning raises."""
+async def plans_of(
+    table: Table, options: SourceOptions, target: Target, most: float = math.inf, most_bytes: float = math.inf
+) -> list[ChangePlan]:
+    """The plans of the versions to read, up to the one that exceeds `most` files and versions, or `most_bytes`.
+
+    Raises what planning raises.
+    """
     last = target.version
     stream = table.stream(target.rows, target.schema)
     if options.start == "snapshot":
-        yield (await stream.snapshot(last)).plan
-        return
+        return [(await stream.snapshot(last)).plan]
     first = await first_version(table, target)
     try:
         await check_range(table.log, first, last)
     except LogError as error:
         error.hint = "Set startingVersion to `latest`, or to a version up to the next one"
         raise
+    plans = list[ChangePlan]()
     if first > last:
-        return
+        return plans
     with table.tailer() as tailer:
         async with aclosing(stream.versions(tailer, first, last)) as versions:
+            count = size = 0
             async for version in versions:
-                yield version.plan
+                plans.append(version.plan)
+                count += count_files(plans[-1:])
+                size += version.plan.size
+                if count > most or size > most_bytes:
+                    break
+    return plans
 
 
-async def all_plans(table: Table, options: SourceOptions, target: Target) -> list[ChangePlan]:
-    """The plans of the versions to read. Raises what planning raises."""
-    return [plan async for plan in plans_of(table, options, target)]
+def count_files(plans: Sequence[ChangePlan]) -> int:
+    """The number of versions, and of their files."""
+    return sum(1 + len(plan.scans) for plan in plans)

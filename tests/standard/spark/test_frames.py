@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
@@ -158,11 +156,10 @@ class TestReader:
         for _ in range(3):
             spark.range(1).write.format("delta").mode("append").save(table)
 
-        async def plans_of(*arguments: Any) -> AsyncGenerator[ChangePlan]:
-            async with aclosing(source.plans_of(*arguments)) as plans:
-                async for plan in plans:
-                    planned.append(plan.version)
-                    yield plan
+        async def plans_of(*arguments: Any) -> list[ChangePlan]:
+            plans = await source.plans_of(*arguments)
+            planned.extend(plan.version for plan in plans)
+            return plans
 
         monkeypatch.setattr(changes, "plans_of", plans_of)
         monkeypatch.setattr(groups, "FEW_FILES", 0)
