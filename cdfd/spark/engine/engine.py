@@ -10,7 +10,6 @@ import logging
 import pickle
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from threading import Event
 from typing import TYPE_CHECKING, Any
@@ -66,12 +65,40 @@ class SparkEngine:
         """Run a job in a thread. A cancellation also cancels the job in Spark, and waits for its end for a limited time."""
         # Registering the same name again replaces the data source, so that none are left behind.
         name = f"cdfd-job-{assignment.config.pipeline}-{assignment.table}"
-        job = _Running(self._sessions, name, [pack(part) for part in parts], work)
-        running = asyncio.ensure_future(asyncio.to_thread(job.run))
+        items, tag, cancelled = [pack(part) for part in parts], f"cdfd-{uuid4().hex}", Event()
+        used: list[SparkSession] = []
+
+        def run() -> list[bytes]:
+            spark = self._sessions.get()
+            used.append(spark)
+            try:
+                with with_tag(spark, tag):
+                    results: list[bytes] = []
+                    for wave in tasks.waves(items):
+                        if cancelled.is_set():
+                            break
+                        results += tasks.run(spark, name, wave, work)
+                        log.info("%d of %d tasks done", len(results), len(items), extra={"job": name})
+                    return results
+            except FAILURES as failure:
+                error = tasks.translate(failure)
+                self._sessions.check(spark, error)
+                raise error from failure
+
+        running = asyncio.ensure_future(asyncio.to_thread(run))
         try:
             return [pickle.loads(result) for result in await asyncio.shield(running)]
         except asyncio.CancelledError:
-            await job.cancel(running)
+            cancelled.set()
+            for _ in range(_CANCEL_ATTEMPTS):
+                for spark in used:
+                    await asyncio.to_thread(interrupt, spark, tag)
+                await asyncio.wait((running,), timeout=_AGAIN_SECONDS)
+                if running.done():
+                    running.exception()
+                    raise
+            log.warning("Spark does not end a cancelled job: stopping Spark")
+            await asyncio.to_thread(self._sessions.drop)
             raise
 
 
@@ -104,53 +131,3 @@ def measure_part(assignment: Assignment, item: bytes) -> bytes:
     """
     _, split = unpack(item)
     return pickle.dumps(measure(split, assignment.execution(_WORKERS)))
-
-
-@dataclass(eq=False, repr=False)
-class _Running:
-    """A job in a thread.
-
-    Attributes:
-        sessions: provides the Spark session.
-        name: of the job.
-        items: of its tasks.
-        work: of each task.
-    """
-
-    sessions: Sessions
-    name: str
-    items: Sequence[bytes]
-    work: Work
-    _session: SparkSession | None = None
-    _tag: str = field(default_factory=lambda: f"cdfd-{uuid4().hex}")
-    _cancelled: Event = field(default_factory=Event)
-
-    def run(self) -> list[bytes]:
-        """Run the job. Blocks."""
-        self._session = spark = self.sessions.get()
-        try:
-            with with_tag(spark, self._tag):
-                results: list[bytes] = []
-                for wave in tasks.waves(self.items):
-                    if self._cancelled.is_set():
-                        break
-                    results += tasks.run(spark, self.name, wave, self.work)
-                    log.info("%d of %d tasks done", len(results), len(self.items), extra={"job": self.name})
-                return results
-        except FAILURES as failure:
-            error = tasks.translate(failure)
-            self.sessions.check(spark, error)
-            raise error from failure
-
-    async def cancel(self, running: asyncio.Future[list[bytes]]) -> None:
-        """Cancel the job. Returns after a limited time, even if Spark does not answer."""
-        self._cancelled.set()
-        for _ in range(_CANCEL_ATTEMPTS):
-            if self._session is not None:
-                await asyncio.to_thread(interrupt, self._session, self._tag)
-            await asyncio.wait((running,), timeout=_AGAIN_SECONDS)
-            if running.done():
-                running.exception()
-                return
-        log.warning("Spark does not end a cancelled job: stopping Spark")
-        await asyncio.to_thread(self.sessions.drop)
