@@ -20,7 +20,7 @@ from typing import TypeAlias
 import numpy as np
 import orjson
 
-from cdfd.delta.types.values import format_date
+from cdfd.delta.types.values import format_row_date
 from cdfd.errors import DataError
 from cdfd.scan.batch_budget import BatchBudget
 
@@ -293,14 +293,14 @@ def decimal_text(unscaled: int, scale: int) -> bytes:
 
 def date_text(days: int) -> bytes:
     """`"2026-01-01"`, from days since 1970."""
-    return f'"{_date(days)}"'.encode()
+    return f'"{format_row_date(days)}"'.encode()
 
 
 def timestamp_text(ticks: int, digits: int, zone: str) -> bytes:
     """`"2026-01-01T00:00:00.000000Z"`, from ticks since 1970 of which 10 to the `digits` are a second."""
     seconds, fraction = divmod(ticks, 10**digits)
     days, second = divmod(seconds, _DAY_SECONDS)
-    return f'"{_date(days)}T{_clock(second)}.{fraction:0{digits}}{zone}"'.encode()
+    return f'"{format_row_date(days)}T{_clock(second)}.{fraction:0{digits}}{zone}"'.encode()
 
 
 def time_text(microseconds: int) -> bytes:
@@ -313,12 +313,6 @@ def time_text(microseconds: int) -> bytes:
 
 def _clock(second: int) -> str:
     return f"{second // 3600:02}:{second // 60 % 60:02}:{second % 60:02}"
-
-
-def _date(days: int) -> str:
-    text = format_date(days)
-    # A year with a sign has six digits, as in the date columns of records.
-    return f"{int(text[:-6]):+07}{text[-6:]}" if text[0] in "+-" else text
 
 
 def _signed_int(content: bytes) -> int:

@@ -228,6 +228,12 @@ def format_date(days: int) -> str:
     return f"{year:04d}-{day:%m-%d}" if 0 <= year <= 9999 else f"{year:+05d}-{day:%m-%d}"
 
 
+def format_row_date(days: int) -> str:
+    """The same in rows: a year with a sign has six digits, at least."""
+    text = format_date(days)
+    return f"{int(text[:-6]):+07}{text[-6:]}" if text[0] in "+-" else text
+
+
 def format_timestamp(microseconds: int, separator: str = " ") -> str:
     """`date time`, with six digits of a second where it is not a whole one."""
     days, microseconds_of_day = divmod(microseconds, _DAY_US)

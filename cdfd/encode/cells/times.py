@@ -5,12 +5,12 @@ expanded representations of ISO 8601: `2026-01-01`, `+010000-01-01`, `-000001-12
 """
 
 from functools import cache
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from cdfd.delta.types.values import format_row_date
 from cdfd.encode.cells.numbers import dense, raw_values, without_gaps
 from cdfd.encode.cells.pieces import Column, Index, Integers, nulls_of, pool_from_parts, pool_of
 from cdfd.errors import DataError
@@ -110,20 +110,5 @@ def _printed_days(days: Integers) -> tuple[pa.Array, Index]:
     days, index = distinct
     if days.min() >= FIRST_DAY and days.max() <= LAST_DAY:
         return pool_of(array_of(days.astype(np.int32)).cast(pa.date32()).cast(pa.large_string())), index
-    # Arrow prints "out of range" for years beyond 16 bits. Days count from the first of March here, so that a leap
-    # day is the last of its year, and from a century (400 years are 146,097 days) that keeps everything positive but
-    # the number of that century.
-    era, day = np.divmod(days + 719_468, 146_097)
-    year = (day - day // 1_460 + day // 36_524 - day // 146_096) // 365
-    day -= 365 * year + year // 4 - year // 100
-    month = (5 * day + 2) // 153
-    day -= (153 * month + 2) // 5 - 1
-    month = (month + 2) % 12 + 1
-    year += 400 * era + (month <= 2)
-    beyond = (year < 0) | (year > 9_999)
-    digits: Any = array_of(np.abs(year)).cast(pa.string())
-    digits = pc.if_else(array_of(beyond), pc.utf8_lpad(digits, 6, "0"), pc.utf8_lpad(digits, 4, "0"))
-    sign = array_of(["", "+", "-"]).take(array_of(beyond.astype(np.int8) + (year < 0)))
-    months, days = (pc.utf8_lpad(array_of(part).cast(pa.string()), 2, "0") for part in (month, day))
-    texts = pc.binary_join_element_wise(pc.binary_join_element_wise(sign, digits, ""), months, days, "-")
-    return pool_of(texts), index
+    # Arrow prints "out of range" for years beyond 16 bits.
+    return pool_of(array_of(map(format_row_date, days.tolist()), pa.large_string())), index
