@@ -136,17 +136,6 @@ def _record_count(document: bytes | str) -> int | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
-    """The bounds of a column's values as Python objects: no value is below `min` or above `max`; None if unknown.
-
-    NaN, which compares with nothing, is not counted.
-    """
-
-    min: Any = None
-    max: Any = None
-
-
-@dataclass(frozen=True, slots=True)
 class FileStatistics:
     """The statistics of one file; values are typed on access.
 
@@ -177,35 +166,34 @@ class FileStatistics:
             return count
         return None
 
-    def bounds(self, path: Path) -> Bounds:
-        """A minimum and a maximum that hold for every row of the file."""
+    def bounds(self, path: Path) -> tuple[Any, Any]:
+        """A minimum and a maximum that hold for every row of the file, as Python objects; None if unknown.
+
+        NaN, which compares with nothing, is not counted.
+        """
         child = self.schema.find(path)
         if child is None:
-            return Bounds()
+            return None, None
         low = self.min(path)
         high = self.max(path)
         if child.type == Primitive("binary"):
-            return Bounds()
+            return None, None
         if child.type in _TIMESTAMPS:
             low, high = _wider(low, -1), _wider(high, 1)
         least, most = values.as_python(low), values.as_python(high)
         match child.type:
             case Primitive("string"):
                 may_be_cut = most is None or most.endswith(_TIE_BREAKER) or len(most) >= STRING_PREFIX
-                return Bounds(least, None if may_be_cut else most)
+                return least, None if may_be_cut else most
             case Primitive("date"):
-                return Bounds(*(None if day is None or day < _GREGORIAN else day for day in (least, most)))
+                least, most = (None if day is None or day < _GREGORIAN else day for day in (least, most))
             case Decimal(digits) if digits > _DOUBLE_DIGITS:
-                return Bounds(
-                    None if least is None or least == -(2**63) else _move(least, -1),
-                    None if most is None or most == 2**63 - 1 else _move(most, 1),
-                )
+                least = None if least is None or least == -(2**63) else _move(least, -1)
+                most = None if most is None or most == 2**63 - 1 else _move(most, 1)
             case Primitive("double") if child.metadata.get(TYPE_CHANGES):
-                return Bounds(
-                    None if least is None else min(least, _single(least)),
-                    None if most is None else max(most, _single(most)),
-                )
-        return Bounds(least, most)
+                least = None if least is None else min(least, _single(least))
+                most = None if most is None else max(most, _single(most))
+        return least, most
 
     def _value(self, tree: Mapping[str, Any], path: Path) -> pa.Scalar[Any] | None:
         child = self.schema.find(path)

@@ -26,7 +26,6 @@ from cdfd.plan.shape.literals import (
     LONG,
     MOST_DIGITS,
     WHOLE,
-    Nearest,
     is_comparable,
     is_float,
     is_number,
@@ -258,17 +257,17 @@ class _Compiler:
             return _UNKNOWN
         if isinstance(value, Number):
             # The number may have more digits than whole numbers or decimals can have.
-            place = nearest(value, kind)
+            floor, is_exact = nearest(value, kind)
             plain, _ = _plain(column, kind)
-            if place.exact:
-                return _call(_COMPARE[operator], plain, _constant(place.floor))
-            if place.floor is None or operator in ("=", "<>"):
+            if is_exact:
+                return _call(_COMPARE[operator], plain, _constant(floor))
+            if floor is None or operator in ("=", "<>"):
                 # All values are above the number, or different from it. Only null is unknown.
                 if operator in ("<>", ">", ">="):
                     return _any(_call(pc.is_valid, column), _UNKNOWN)
                 return _all(_call(pc.is_null, column), _UNKNOWN)
             # No value equals the number: each is either at most its floor, or above the number.
-            return _call(_COMPARE["<=" if operator in ("<", "<=") else ">"], plain, _constant(place.floor))
+            return _call(_COMPARE["<=" if operator in ("<", "<=") else ">"], plain, _constant(floor))
         if is_float(kind):
             return _floats(_cast(column, _DOUBLE), operator, _constant(value))
         return _call(_COMPARE[operator], column, _constant(value))
@@ -283,8 +282,8 @@ class _Compiler:
             return _any(*(self._with_literal(*typed, "=", item) for item in items))
         plain, arrow = _plain(*typed)
         # Those of the values that the column can have.
-        places = (nearest(value, kind) if isinstance(value, Number) else Nearest(value, True) for value in values)
-        listed = array_of([place.floor for place in places if place.exact], arrow)
+        places = (nearest(value, kind) if isinstance(value, Number) else (value, True) for value in values)
+        listed = array_of([floor for floor, is_exact in places if is_exact], arrow)
         # Arrow says false of null; SQL says unknown, also if a list has null and no other value fits.
         unknown = _TRUE if len(values) < len(items) else _call(pc.is_null, typed[0])
         return _any(lambda rows: pc.is_in(plain(rows), listed), _all(unknown, _UNKNOWN))

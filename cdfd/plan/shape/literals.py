@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import decimal
-from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
@@ -99,23 +98,11 @@ def _parse(literal: Literal, kind: DataType, predicate: Predicate) -> pa.Scalar[
     return value
 
 
-@dataclass(frozen=True, slots=True)
-class Nearest:
-    """Where a number is among the values that a column can have.
+def nearest(number: decimal.Decimal, kind: DataType) -> tuple[pa.Scalar[Any] | None, bool]:
+    """The largest value of a column of whole numbers or decimals that is not above a number, and whether it equals the number.
 
-    Attributes:
-        floor: the largest value that is not above the number; None if all values are above it.
-        exact: whether it equals the number.
-    """
-
-    floor: pa.Scalar[Any] | None
-    exact: bool = False
-
-
-def nearest(number: decimal.Decimal, kind: DataType) -> Nearest:
-    """Where a number is among the values of a column of whole numbers or decimals. Whole numbers are compared as `LONG`.
-
-    So a comparison needs no wider type than the column's, whatever the digits of the number.
+    None if all values are above it. Whole numbers are compared as `LONG`. So a comparison needs no wider type than the column's, whatever the
+    digits of the number.
     """
     if isinstance(kind, Decimal):
         nines = (9,) * kind.precision
@@ -123,11 +110,11 @@ def nearest(number: decimal.Decimal, kind: DataType) -> Nearest:
     else:
         least, largest = _LONGS
     if number < least:
-        return Nearest(None)
+        return None, False
     step = decimal.Decimal((0, (1,), -kind.scale if isinstance(kind, Decimal) else 0))
     floor = largest if number > largest else number.quantize(step, decimal.ROUND_FLOOR, _EXACT)
     nearest = scalar_of(floor, arrow_type(kind)) if isinstance(kind, Decimal) else scalar_of(int(floor), LONG)
-    return Nearest(nearest, floor == number)
+    return nearest, floor == number
 
 
 def _refusal(literal: Literal, kind: DataType, predicate: Predicate) -> ConfigError:

@@ -134,9 +134,9 @@ class Columns:
         nulls, rows = stats.null_count(path), stats.num_records
         if nulls is not None and nulls == rows:
             return Range(nulls=True, values=False)
-        bounds = stats.bounds(path)
+        low, high = stats.bounds(path)
         some_nulls = None if nulls is None else nulls > 0
-        return Range.between(bounds.min, bounds.max, nulls=some_nulls, nan=column.type in _FLOATS)
+        return Range.between(low, high, nulls=some_nulls, nan=column.type in _FLOATS)
 
     def _partition(self, column: StructField, scan: FileScan) -> Range:
         try:

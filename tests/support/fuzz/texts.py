@@ -138,8 +138,8 @@ def check_statistics(case: Case) -> str:
                 if written is not None:
                     written.validate(full=True)
             least, most = values.as_python(low), values.as_python(high)
-            if (least is not None and bounds.min is not None and bounds.min > least) or (
-                most is not None and bounds.max is not None and bounds.max < most
+            if (least is not None and bounds[0] is not None and bounds[0] > least) or (
+                most is not None and bounds[1] is not None and bounds[1] < most
             ):
                 raise Violation("a bound inside of those written", f"{bounds}, of {least} and {most}")
     return "value"
