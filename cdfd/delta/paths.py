@@ -269,13 +269,8 @@ class Location:
     path: str
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """An absolute place: store (`/`, or scheme and authority) and the segments below it."""
-
-    store: str
-    segments: tuple[str, ...]
-
+_Place = tuple[str, ...]
+"""An absolute place: its store (`/`, or scheme and authority), then the segments below it."""
 
 Prefixes = tuple[tuple[str, str], ...]
 """Prefixes of absolute paths in a log, and the places that they stand for."""
@@ -311,8 +306,8 @@ def resolve(root_uri: str, decoded_path: str, allowed_roots: Iterable[str] = (),
         return Location(root_uri, _below(decoded_path, _normalise(decoded_path.split("/"), decoded_path)))
     for root in (root_uri, *allowed_roots, *(to for _, to in prefixes)):
         base = _absolute(_without_file_scheme(root))
-        if base is not None and base.store == place.store and base.segments == place.segments[: len(base.segments)]:
-            return Location(root, _below(decoded_path, place.segments[len(base.segments) :]))
+        if base is not None and base == place[: len(base)]:
+            return Location(root, _below(decoded_path, place[len(base) :]))
     raise _refusal(decoded_path, "lies outside the table", _HINT)
 
 
@@ -332,9 +327,9 @@ def locate(root_uri: str, decoded_path: str) -> Location:
     base, place = _absolute(_without_file_scheme(root_uri)), _absolute(decoded_path)
     if base is None or place is None:
         return resolve(root_uri, decoded_path)
-    if base.store.partition("//")[0] != place.store.partition("//")[0]:
+    if base[0].partition("//")[0] != place[0].partition("//")[0]:
         raise _refusal(decoded_path, "lies in a store of another kind than the table's")
-    return resolve(root_uri, "/".join((base.store.rstrip("/"), *place.segments)), (base.store,))
+    return resolve(root_uri, "/".join((base[0].rstrip("/"), *place[1:])), (base[0],))
 
 
 def _absolute(path: str) -> _Place | None:
@@ -343,10 +338,10 @@ def _absolute(path: str) -> _Place | None:
     if uri is not None:
         scheme = uri["scheme"].lower()
         authority, *segments = uri["rest"].split("/")
-        return _Place(f"{_SCHEMES.get(scheme, scheme)}://{authority}", _normalise(segments, path))
+        return f"{_SCHEMES.get(scheme, scheme)}://{authority}", *_normalise(segments, path)
     if path.startswith("//"):
         raise _refusal(path, "lies on another host")
-    return _Place("/", _normalise(path.split("/"), path)) if path.startswith("/") else None
+    return ("/", *_normalise(path.split("/"), path)) if path.startswith("/") else None
 
 
 def _without_file_scheme(root: str) -> str:
