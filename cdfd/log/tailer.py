@@ -34,12 +34,7 @@ SETTLE_SECONDS = 5.0
 SETTLE_STEP = 0.02
 """Seconds between two attempts to read such an entry."""
 GAP_CHECK_SECONDS = 60.0
-"""Seconds between two listings that look for missing versions, while no entry comes."""
-REMOTE_GAP_CHECK_SECONDS = LISTING_SECONDS
-"""The same for a remote store, where a listing costs as much as a dozen requests."""
-REMOTE_CHECK_SECONDS = CHECK_SECONDS
-"""Seconds between two verifications of the last entry in a remote store, while no entry comes. Elsewhere every poll verifies it, except for
-the one right after an entry, which was verified itself."""
+"""Seconds between two listings that look for missing versions, while no entry comes. `LISTING_SECONDS` in a remote store."""
 REMOVAL_STEP = 1.0
 """Seconds between two listings of a log that lacks its newest entries. Once they are the same, the log is stable."""
 REMOVAL_LISTINGS = 60
@@ -208,10 +203,11 @@ class Tailer:
                     self.watch.read(version)
                 return entry
             after_entry, self._ready_in_row = self._ready_in_row > 0, 0
-            due = self.clock.monotonic() - self._checked_at >= REMOTE_CHECK_SECONDS
+            due = self.clock.monotonic() - self._checked_at >= CHECK_SECONDS
+            # Of a local log, every poll verifies the last entry, but for the one right after an entry, which was verified itself.
             if due or not (after_entry or self.log.storage.remote):
                 await self.confirm()
-            interval = REMOTE_GAP_CHECK_SECONDS if self.log.storage.remote else GAP_CHECK_SECONDS
+            interval = LISTING_SECONDS if self.log.storage.remote else GAP_CHECK_SECONDS
             if self.clock.monotonic() - self._gap_checked_at >= interval:
                 self._gap_checked_at = self.clock.monotonic()
                 names = [name async for name, _ in self.log.list_names(name_before(version))]
