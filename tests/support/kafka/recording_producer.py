@@ -108,9 +108,6 @@ class RecordingProducer(Producer):
     def _as_sink_error(self, error: Exception, doing: str) -> SinkError:
         return SinkError(f"cannot {doing}")
 
-    def _reason(self, error: Exception) -> str:
-        return str(error)
-
     def _call(self, name: str) -> None:
         self.calls.append(name)
         if name in self.failing:

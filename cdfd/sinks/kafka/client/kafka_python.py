@@ -289,15 +289,9 @@ class KafkaPythonProducer(Producer):
             log.warning("the Kafka client did not end within %g seconds: %s", timeout, error)
 
     def _as_sink_error(self, error: Exception, doing: str) -> SinkError:
-        return translate(self._cause(error), doing)
-
-    def _reason(self, error: Exception) -> str:
-        return str(self._cause(error))
-
-    def _cause(self, error: Exception) -> Exception:
-        """The original error. Every call after a fatal error fails with a text about it."""
+        # Every call after a fatal error fails with a text about it.
         last: Exception | None = self._manager.last_error
-        return error if last is None or isinstance(error, BrokerResponseError) else last
+        return translate(error if last is None or isinstance(error, BrokerResponseError) else last, doing)
 
 
 def _on_answer(handler: Any, handle: Callable[[Any], None], attempts: Iterator[int], response: Any) -> None:

@@ -243,9 +243,6 @@ class LibrdkafkaProducer(Producer):
     def _as_sink_error(self, error: Exception, doing: str) -> SinkError:
         return _translate(_kafka_error(error, self._client), doing)
 
-    def _reason(self, error: Exception) -> str:
-        return str(_kafka_error(error, self._client).str())
-
 
 def _kafka_error(error: Exception, client: Client) -> KafkaError:
     """The error of the client in an exception.

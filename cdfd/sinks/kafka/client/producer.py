@@ -150,11 +150,9 @@ class Producer(ABC):
         try:
             self._abort(self._settings.closing_timeout)
         except self.errors as error:
-            self._fail(error, "abort a transaction")
-            log.warning(
-                "cannot abort a transaction: %s. The next producer's start ends it, or the broker does after its timeout",
-                self._reason(error),
-            )
+            failure = self._as_sink_error(error, "abort a transaction")
+            self._failure = self._failure or failure
+            log.warning("%s. The next producer's start ends it, or the broker does after its timeout", failure.what)
         self._forget_failures()
 
     def close(self) -> None:
@@ -226,10 +224,6 @@ class Producer(ABC):
     @abstractmethod
     def _as_sink_error(self, error: Exception, doing: str) -> SinkError:
         """A client's exception as an error of ours."""
-
-    @abstractmethod
-    def _reason(self, error: Exception) -> str:
-        """The text of a client's exception."""
 
 
 def known_id(id: UUID | str | None) -> str | None:
