@@ -822,6 +822,6 @@ def test_producer_of_an_opening_that_is_cancelled_is_closed(failed: bool) -> Non
     if failed:
         opening.set_exception(SinkError("the cluster is away"))
     else:
-        opening.set_result(SimpleNamespace(producer=table.producer))
+        opening.set_result((SimpleNamespace(producer=table.producer), None, None))
     transactions._close_unused(opening)
     assert table.producer.calls == ([] if failed else ["close"])

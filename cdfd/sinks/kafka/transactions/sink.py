@@ -38,16 +38,6 @@ _JOB_FIELDS = {"id": str, "version": int, "phase": str, "parts": int, "bytes": i
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Opened:
-    """The results of opening a sink."""
-
-    producer: Producer
-    facts: TopicFacts
-    progress: Progress | None
-    lost_position: str | None
-
-
-@dataclass(frozen=True, slots=True, eq=False)
 class Connected:
     """The connections of a sink that has taken nothing over, and what was read by them.
 
@@ -70,6 +60,10 @@ class Connected:
         self.producer.close()
         self.newest.close()
         self.admin.close()
+
+
+_Opened = tuple[Connected, Progress | None, str | None]
+"""The results of opening a sink: its connections, its progress, and `Sink.lost_position`."""
 
 
 @dataclass(eq=False)
@@ -109,7 +103,7 @@ class KafkaSink(Sink):
         takeover = _Takeover()
         opening = sender.submit(partial(_open, destination, make_producer, takeover, prepared))
         try:
-            setup = await wait_for_result(opening)
+            connected, progress, lost_position = await wait_for_result(opening)
         except BaseException:
             closing = sender.submit(partial(_close_unused, opening))
             sender.close()
@@ -118,10 +112,10 @@ class KafkaSink(Sink):
                 with suppress(TimeoutError):
                     await wait_for_result(closing, destination.closing_timeout)
             raise
-        facts, progress = setup.facts, setup.progress
+        facts = connected.facts
         context = DeliveryContext(
             destination,
-            RecordWriter(make_encoder, setup.producer, destination, facts, stage),
+            RecordWriter(make_encoder, connected.producer, destination, facts, stage),
             Worker(f"cdfd-encode-{destination.table}", yields=True),
             sender,
             Cursor(None if progress is None else progress.position),
@@ -130,7 +124,7 @@ class KafkaSink(Sink):
             2 * destination.closing_timeout,
         )
         sink = cls(context)
-        sink.lost_position = setup.lost_position
+        sink.lost_position = lost_position
         return sink
 
     async def last_position(self) -> Position | None:
@@ -415,7 +409,7 @@ def _take_over(destination: Destination, connected: Connected, takeover: _Takeov
         except BaseException:
             producer.close()
             raise
-    return _Opened(producer, facts, progress, lost)
+    return connected, progress, lost
 
 
 def _lost_position(destination: Destination, connected: Connected) -> str | None:
@@ -432,4 +426,4 @@ def _lost_position(destination: Destination, connected: Connected) -> str | None
 def _close_unused(opening: Future[_Opened]) -> None:
     """Close the producer of a cancelled `open`."""
     if opening.exception() is None:
-        opening.result().producer.close()
+        opening.result()[0].producer.close()
