@@ -26,7 +26,7 @@ from cdfd.errors import LogError, StorageError, UnsupportedError
 from cdfd.log.log import DeltaLog
 from cdfd.log.log_files import log_path
 from cdfd.runtime.clock import Clock
-from cdfd.sinks.delta.compactor import Compaction, Compactor
+from cdfd.sinks.delta.compactor import Compaction, compact
 from cdfd.sinks.ledger.txn_log import publish
 from cdfd.sinks.ledger.txn_state import TxnState
 
@@ -83,7 +83,7 @@ async def keep_house(
         logger.warning("cannot write a checkpoint of the target: %s", error, extra=extra)
         return
     if upkeep.compaction is not None:
-        await Compactor(log.storage, clock, check, upkeep.compaction).compact(state)
+        await compact(log.storage, clock, check, upkeep.compaction, state)
 
 
 Entry = tuple[LogName, int]

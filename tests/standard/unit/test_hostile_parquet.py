@@ -371,14 +371,14 @@ def test_a_checkpoint_of_a_few_bytes_does_not_fill_memory(name: str, tmp_path: P
 
 COMPACT = """
 import asyncio, sys
-from cdfd.sinks.delta.compactor import Compaction, Compactor
+from cdfd.sinks.delta import compactor
 from cdfd.storage.local import LocalStorage
 from cdfd.runtime.clock import SystemClock
 from cdfd.log.log import DeltaLog
 async def compact(path):
     storage = LocalStorage(path)
     state = await DeltaLog(storage).snapshot(with_stats=True, all_fields=True)
-    await Compactor(storage, SystemClock(), lambda _: None, Compaction("zstd", 1 << 20)).compact(state)
+    await compactor.compact(storage, SystemClock(), lambda _: None, compactor.Compaction("zstd", 1 << 20), state)
     return await DeltaLog(storage).snapshot()
 print("files", len((state := asyncio.run(compact(sys.argv[1]))).live()), state.version)
 print(next(line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM")))

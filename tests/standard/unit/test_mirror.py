@@ -42,7 +42,7 @@ from cdfd.scan.updates.spill import SpillSpace
 from cdfd.sinks.base import SnapshotNeededError
 from cdfd.sinks.delta import compactor
 from cdfd.sinks.delta.columns import columns_of_new
-from cdfd.sinks.delta.compactor import Compaction, Compactor
+from cdfd.sinks.delta.compactor import Compaction
 from cdfd.sinks.delta.data_files import DataFiles
 from cdfd.sinks.delta.log_actions import mirror_mode
 from cdfd.sinks.delta.mirror import delivery as mirror_delivery
@@ -578,7 +578,7 @@ async def compact(folder: Path) -> None:
     """Another process puts the rows of all files into one, in a version that changes no row."""
     storage = LocalStorage(folder, sync=False)
     state = await DeltaLog(storage).snapshot(with_stats=True, all_fields=True)
-    await Compactor(storage, SystemClock(), lambda state: None, COMPACTION).compact(state)
+    await compactor.compact(storage, SystemClock(), lambda state: None, COMPACTION, state)
 
 
 class TestOtherWriters:
