@@ -29,7 +29,7 @@ from cdfd.sinks.delta.mirror.removal import Removal, Vectors
 from cdfd.sinks.delta.mirror.state import MirrorState
 from cdfd.sinks.delta.mirror.writer import Event, MirrorWriter, Written
 from cdfd.sinks.delta.parts import Adopting
-from cdfd.sinks.delta.stored_files import fetch_in_thread
+from cdfd.sinks.delta.stored_files import StoredFiles, fetch_in_thread
 from cdfd.sinks.delta.target import translate_errors
 from cdfd.sinks.ledger.txn_state import Action, TxnState
 
@@ -57,8 +57,8 @@ class MirrorDelivery(Adopting):
         self._earlier: TableSchema | None = None
         self._net: NetChanges | None = None
         self._removes = False
-        self._writer: MirrorWriter | None = None
-        self._adopted = Written()
+        self._stored = StoredFiles(mirror.target)
+        """The files of rows that replace all others. They are not looked up, so their keys are not kept."""
         self._state: DeliveryState = "open"
 
     async def start_version(self, version: Version) -> None:
@@ -89,8 +89,7 @@ class MirrorDelivery(Adopting):
                 await self._start_schema(batch.schema)
             rows = self._cast(batch)
             if self._replaces:
-                assert self._writer is not None
-                await self._put_all(self._writer.rows(rows))
+                await self._stored.write(rows.select(range(len(rows.columns) - len(CHANGE_NAMES))))
             else:
                 assert self._net is not None
                 types = change_codes(rows.column(CHANGE_TYPE))
@@ -123,14 +122,15 @@ class MirrorDelivery(Adopting):
             self._mirror.table.forget()
         if self._state != "ended":
             self._state = "ended"
-            self._net = self._writer = None
+            self._net = None
+            await self._stored.forget()
             self._mirror.cursor.abandon()
 
     def adopt(self, columns: Columns, files: Sequence[NewFile]) -> None:
         """Deliver files that are written for these columns, as all rows of the table."""
         if files:
             self._columns = columns
-            self._adopted = Written(list(files))
+            self._stored.done += files
 
     def columns_with(self, schema: pa.Schema) -> Columns:
         """The columns of the table with those of rows that follow.
@@ -166,12 +166,7 @@ class MirrorDelivery(Adopting):
         previous, self._columns = self._columns, columns
         self._schema = pa.schema([field for field in to_arrow(columns.struct) if not pa.types.is_null(field.type)])
         if self._replaces:
-            # Rows that replace all others are not looked up, so their keys are not kept.
-            writer = MirrorWriter(columns, self._schema, self._mirror.files, change_feed=False, table=None)
-            if self._writer is not None:
-                await self._put_all(self._writer.finish())
-                writer.written = self._writer.written
-            self._writer = writer
+            await self._stored.start(self._mirror.files(columns, self._schema))
             return
         before, self._net = self._net, NetChanges(self._schema, self._key_in(self._schema), self._mirror.options.space)
         if before is not None:
@@ -219,16 +214,14 @@ class MirrorDelivery(Adopting):
         mirror, target = self._mirror, self._mirror.target
         # All rows are replaced, so nothing that is known of them counts.
         mirror.table.forget()
-        if self._writer is not None:
-            await self._put_all(self._writer.finish())
-        written = self._adopted if self._writer is None else self._writer.written
+        await self._stored.end()
         await target.ensure(mirror.stored or self._position, self._columns)
         mirror.cursor.mark_uncertain()
         for _ in range(ATTEMPTS):
             version = await mirror.table.follow()
             removed = await asyncio.to_thread(removals, await mirror.table.live_adds(), target.clock.now_ms())
             try:
-                await self._commit_at(version, following, written, removed)
+                await self._commit_at(version, following, Written(self._stored.done), removed)
             except MovedError:
                 continue
             return
@@ -255,8 +248,7 @@ class MirrorDelivery(Adopting):
         writes_feed = self._needs_feed
         writer = MirrorWriter(self._columns, self._schema, mirror.files, change_feed=writes_feed, table=table)
         removal = Removal(mirror.table)
-        await self._put_all(writer.all(self._net.batches()), removal)
-        await self._put_all(writer.finish())
+        await self._put_all(writer.events(self._net.batches()), removal)
         evolves = self._columns != mirror.columns
         if not writer.written.data and not removal.parts and not evolves:
             await mirror.defer(following)
@@ -314,11 +306,10 @@ class MirrorDelivery(Adopting):
         mirror.mark_stored(following)
         mirror.cursor.advance(following)
 
-    async def _put_all(self, events: Iterator[Event], removal: Removal | None = None) -> None:
+    async def _put_all(self, events: Iterator[Event], removal: Removal) -> None:
         """Store the files, and look the rows up that are to be deleted."""
         async for event in fetch_in_thread(events, self._mirror.target.uri):
             if isinstance(event, pa.Table):
-                assert removal is not None
                 with translate_errors("find the rows", self._mirror.target.uri):
                     await asyncio.to_thread(removal.take, event)
             else:

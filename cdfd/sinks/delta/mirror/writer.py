@@ -75,11 +75,7 @@ class MirrorWriter:
         self._removed: list[pa.RecordBatch] = []
         self._removed_bytes = 0
 
-    def rows(self, rows: pa.RecordBatch) -> Iterator[Event]:
-        """New rows, which are no changes. Yields files to store."""
-        yield from self._keep(self._data.write(rows.select(self._names)))
-
-    def all(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Event]:
+    def events(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Event]:
         """Net changes. Yields files to store, and rows to delete."""
         for batch in batches:
             types = to_numpy(batch.column(CHANGE_TYPE).indices)
@@ -97,9 +93,6 @@ class MirrorWriter:
                     yield self._flush()
         if self._removed:
             yield self._flush()
-
-    def finish(self) -> Iterator[Event]:
-        """The remaining files."""
         yield from self._keep(self._data.finish())
         if self._changes is not None:
             yield from self._feed(self._changes.finish())
