@@ -12,6 +12,7 @@ from deltalake import DeltaTable, write_deltalake
 CALLS = {
     "import": "import cdfd",
     "changes": "import cdfd; assert cdfd.changes('t').read_all().num_rows == 5",
+    "few late rows": "import cdfd; assert cdfd.changes('merged').read_all().num_rows == 10",
     "snapshot": "import cdfd; assert cdfd.snapshot('t').read_all().num_rows == 3",
     "changes where": "import cdfd; assert cdfd.changes('t', where='id > 1 OR name IS NULL').read_all().num_rows == 3",
     "snapshot where": "import cdfd; assert cdfd.snapshot('t', where='id = 1').read_all().num_rows == 2",
@@ -39,6 +40,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     DeltaTable(folder / "t").delete("id = 2")
     write_deltalake(folder / "t", rows.slice(0, 1), mode="append")
+
+    # Two change data files, in each of which an insert, which is published after the deletes of both, follows two deletes.
+    rows = pa.table({"id": range(6), "name": ["a", "b"] * 3})
+    write_deltalake(folder / "merged", rows.slice(0, 4), configuration=feed, partition_by=["name"])
+    merge = DeltaTable(folder / "merged").merge(rows, "new.id = old.id", source_alias="new", target_alias="old")
+    merge.when_matched_delete().when_not_matched_insert_all().execute()
     (folder / "pandas").mkdir()
     (folder / "pandas" / "__init__.py").write_text(IMPORTED)
     return folder
@@ -63,7 +70,8 @@ def test_pandas_is_not_imported(call: str, folder: Path) -> None:
     assert stack.splitlines()[-3:] == []
 
 
-def test_reading_a_local_table_imports_nothing_that_it_does_without(folder: Path) -> None:
+@pytest.mark.parametrize("call", ["changes", "few late rows"])
+def test_reading_a_local_table_imports_nothing_that_it_does_without(call: str, folder: Path) -> None:
     rare = (
         "pyarrow.compute",
         "tempfile",
@@ -72,7 +80,7 @@ def test_reading_a_local_table_imports_nothing_that_it_does_without(folder: Path
         "cdfd.log.notifications",
     )
     rare += ("watchdog", "importlib.metadata", "email", "cdfd.scan.variant", "cdfd.storage.s3.storage")
-    code = f"import sys; before = {{*sys.modules}}; {CALLS['changes']}; print(*({{*sys.modules}} - before).intersection({rare}))"
+    code = f"import sys; before = {{*sys.modules}}; {CALLS[call]}; print(*({{*sys.modules}} - before).intersection({rare}))"
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, timeout=60, check=True
     )
