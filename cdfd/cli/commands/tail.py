@@ -124,11 +124,11 @@ async def _run(request: Request, out: BinaryIO) -> None:
         await _write(request, writer)
         writer.close()
     except asyncio.CancelledError:
-        # The writing thread cannot be cancelled, so asyncio waits for it.
+        # The writing thread cannot be cancelled, so closing waits for it.
         writer.stopped = True
+        writer.close()
         if not terminated.is_set():
             raise
-        writer.close()
 
 
 def _write_net(request: Request, writer: Writer) -> None:

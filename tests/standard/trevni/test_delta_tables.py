@@ -3,6 +3,8 @@
 import asyncio
 import json
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pyarrow as pa
@@ -95,6 +97,29 @@ def test_tail_writes_trevni(tmp_path: Path) -> None:
     tail(table, "--from", "5", "--until", "5", "--format", "trevni", "-o", out, "--overwrite")
     assert trevni.read_table(out).num_rows == 0
     assert "_change_type" in trevni.read_schema(out).names
+
+
+INTERRUPT = """
+import os, signal, sys
+from pathlib import Path
+from cdfd.cli.commands.tail import Request, run
+from cdfd.cli.commands.tail_trevni import TrevniOutput
+write = TrevniOutput.write
+def write_and_interrupt(output, rows):
+    write(output, rows)
+    os.kill(os.getpid(), signal.SIGINT)
+TrevniOutput.write = write_and_interrupt
+run(Request(sys.argv[1], start="7", format="trevni", output=Path(sys.argv[2])))
+"""
+
+
+def test_an_interrupted_tail_has_written_its_rows(tmp_path: Path) -> None:
+    table, out = written(TrevniTableWriter, tmp_path / "t", True), tmp_path / "rows.trv"
+    ended = subprocess.run(
+        [sys.executable, "-c", INTERRUPT, table, str(out)], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert "KeyboardInterrupt" in ended.stderr
+    assert trevni.read_table(out, columns=["id"]).to_pylist() == [{"id": 600}]
 
 
 def test_a_damaged_file_is_an_error_that_names_it(tmp_path: Path) -> None:
