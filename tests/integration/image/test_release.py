@@ -1,6 +1,8 @@
 """The release workflow: what it trusts, what it may do, and that its steps name things that are there."""
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -56,3 +58,10 @@ def test_extras_and_files_are_there() -> None:
             assert (ROOT / "docker" / "requirements" / f"{extra}.txt").exists()
     suffixes = [variant["suffix"] for variant in JOBS["image"]["strategy"]["matrix"]["variant"]]
     assert JOBS["manifest"]["strategy"]["matrix"]["suffix"] == suffixes
+
+
+def test_the_checks_of_what_was_built_run() -> None:
+    checks = re.findall(r'python -c "(.*)"', TEXT)
+    assert checks
+    for check in checks:
+        subprocess.run([sys.executable, "-c", check], cwd=ROOT, timeout=60, check=True)
