@@ -5,18 +5,14 @@ Texts come from tables, brokers and files. They are made printable here, and the
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from typing import Any
 
 from cdfd import __version__
-from cdfd.daemon.http.history import POINTS, SECONDS, History
+from cdfd.daemon.http.history import POINTS, SECONDS, History, Ring
+from cdfd.daemon.http.metrics import Reading
 from cdfd.daemon.http.status import Status
 from cdfd.daemon.http.table_status import TableMonitor
-from cdfd.deliver.monitor import ResnapshotProgress
-from cdfd.deliver.states import State
-from cdfd.errors import CdfdError
 from cdfd.escaping import one_line
-from cdfd.model.position import Position
 from cdfd.runtime.times import duration
 
 STAGE_NAMES = {
@@ -28,120 +24,75 @@ STAGE_NAMES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Facts:
-    """The facts about a table at one moment. None: unknown.
-
-    Attributes:
-        state: of its loop.
-        lag_versions: undelivered versions.
-        position: the next one to deliver.
-        files: to read for the version at `position`.
-        waiting: whether a large delivery waits for a slot.
-        busiest: the stage that takes most of the time.
-        error: the last one.
-        retry_in: seconds until the loop restarts.
-        seconds_to_tip: time to catch up at the current rate; infinity while the lag does not shrink.
-        paused_for: seconds since a request paused the table; None if it is not paused.
-        resnapshot: the progress of an incremental snapshot; None if there is none.
-    """
-
-    state: State
-    lag_versions: int | None
-    position: Position | None
-    files: int | None
-    waiting: bool
-    busiest: str | None
-    error: CdfdError | None
-    retry_in: float | None
-    seconds_to_tip: float | None
-    paused_for: float | None = None
-    resnapshot: ResnapshotProgress | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Explanation:
-    """The state in words.
-
-    Attributes:
-        why: its cause.
-        next: the next event.
-        hint: the operator's part; None if there is none.
-    """
-
-    why: str
-    next: str
-    hint: str | None = None
-
-
-def explain(facts: Facts) -> Explanation:
-    """The explanation of these facts. Texts of errors are not escaped yet."""
-    if facts.state in ("backing_off", "failed"):
-        assert facts.error is not None
+def explain(reading: Reading, table: TableMonitor, ring: Ring) -> tuple[str, str, str | None]:
+    """The state in words: its cause, the next event, and the operator's part if there is one. Texts of errors are not escaped yet."""
+    error, hint = table.last_error, None
+    if reading.state in ("backing_off", "failed"):
+        assert error is not None
         following = "No retry: remove the cause, then restart the daemon."
-        if facts.state == "backing_off":
-            following = f"It retries in {duration(facts.retry_in or 0)}."
-            if not facts.error.retriable:
+        if reading.state == "backing_off":
+            following = f"It retries in {duration(table.retry_in() or 0)}."
+            if not error.retriable:
                 following += " The error stays until you act."
-        explanation = Explanation(facts.error.what, following, facts.error.hint)
-    elif facts.state == "paused":
-        since = "" if facts.paused_for is None else f" {duration(facts.paused_for)} ago"
-        explanation = Explanation(f"A request paused it{since}.", "Nothing is delivered until a request resumes it.")
-    elif facts.state == "stopped":
-        explanation = Explanation("The daemon is stopping.", "The next start continues at this position.")
-    elif facts.state == "starting":
+        why, hint = error.what, error.hint
+    elif reading.state == "paused":
+        paused_for = table.paused_for()
+        since = "" if paused_for is None else f" {duration(paused_for)} ago"
+        why, following = f"A request paused it{since}.", "Nothing is delivered until a request resumes it."
+    elif reading.state == "stopped":
+        why, following = "The daemon is stopping.", "The next start continues at this position."
+    elif reading.state == "starting":
         why = "The sink is being opened, or the table does not exist yet."
-        explanation = Explanation(why, "It starts once both answer. `cdfd check` names the cause of a long wait.")
-    elif facts.state == "snapshot":
-        explanation = _snapshot(facts)
-    elif facts.lag_versions:
-        explanation = _behind(facts)
-    elif facts.state == "at_tip":
-        explanation = Explanation("Everything is delivered.", "The daemon waits for the next commit.")
+        following = "It starts once both answer. `cdfd check` names the cause of a long wait."
+    elif reading.state == "snapshot":
+        why, following = _snapshot(table)
+    elif reading.lag_versions and reading.state == "at_tip":
+        why = "A newer version is listed, but its log entry cannot be read yet."
+        following = "The daemon reads it as soon as it is complete."
+    elif reading.lag_versions:
+        why, following = _backlog(table, ring)
+    elif reading.state == "at_tip":
+        why, following = "Everything is delivered.", "The daemon waits for the next commit."
     else:
-        explanation = Explanation("Everything that the daemon has seen is delivered.", "It looks for the next commit.")
-    if facts.resnapshot is None:
-        return explanation
-    progress, done = facts.resnapshot, ""
-    if progress.files is not None and progress.remaining is not None:
-        done = f": {progress.files - progress.remaining:,} of {progress.files:,} files are done"
-    return replace(explanation, why=f"{explanation.why} Its rows are published again{done}.")
+        why, following = "Everything that the daemon has seen is delivered.", "It looks for the next commit."
+    if (progress := table.resnapshot_progress) is not None:
+        done = ""
+        if progress.files is not None and progress.remaining is not None:
+            done = f": {progress.files - progress.remaining:,} of {progress.files:,} files are done"
+        why += f" Its rows are published again{done}."
+    return why, following, hint
 
 
-def _snapshot(facts: Facts) -> Explanation:
-    version = "" if facts.position is None else f" of version {facts.position.version:,}"
-    why = f"The daemon delivers the live rows{version}{_files(facts)}."
-    if facts.waiting:
+def _snapshot(table: TableMonitor) -> tuple[str, str]:
+    version = "" if table.position is None else f" of version {table.position.version:,}"
+    why = f"The daemon delivers the live rows{version}{_files(table)}."
+    if table.activity.waiting:
         why += _SLOT
-    following = "on" if facts.position is None else f"from version {facts.position.version + 1:,} on"
-    return Explanation(why, f"Then it delivers the changes {following}.")
+    changes = "on" if table.position is None else f"from version {table.position.version + 1:,} on"
+    return why, f"Then it delivers the changes {changes}."
 
 
 _SLOT = " It waits for a slot: other tables have large deliveries."
 
 
-def _behind(facts: Facts) -> Explanation:
-    if facts.state == "at_tip":
-        why = "A newer version is listed, but its log entry cannot be read yet."
-        return Explanation(why, "The daemon reads it as soon as it is complete.")
-    why = "There is a backlog"
-    if facts.busiest is not None:
-        why += f"; most time goes to {STAGE_NAMES.get(facts.busiest, facts.busiest)}"
-    why += f".{_SLOT}" if facts.waiting else "."
-    following = "Version ?" if facts.position is None else f"Version {facts.position.version:,}"
-    following += f" is next{_files(facts)}."
-    if facts.seconds_to_tip is not None:
-        shrinks = math.isfinite(facts.seconds_to_tip)
-        following += (
-            f" Caught up in about {duration(facts.seconds_to_tip)}." if shrinks else " The backlog does not shrink."
-        )
-    return Explanation(why, following)
+def _backlog(table: TableMonitor, ring: Ring) -> tuple[str, str]:
+    why, busiest = "There is a backlog", table.activity.busiest()
+    if busiest is not None:
+        why += f"; most time goes to {STAGE_NAMES.get(busiest, busiest)}"
+    why += f".{_SLOT}" if table.activity.waiting else "."
+    following = "Version ?" if table.position is None else f"Version {table.position.version:,}"
+    following += f" is next{_files(table)}."
+    if (seconds := ring.seconds_to_tip()) is not None:
+        shrinks = math.isfinite(seconds)
+        following += f" Caught up in about {duration(seconds)}." if shrinks else " The backlog does not shrink."
+    return why, following
 
 
-def _files(facts: Facts) -> str:
-    if not facts.files or facts.position is None or facts.files == 1:
+def _files(table: TableMonitor) -> str:
+    files = table.activity.files
+    if not files or table.position is None or files == 1:
         return ""
-    return f": {facts.position.part:,} of {facts.files:,} files are delivered"
+    return f": {table.position.part:,} of {files:,} files are delivered"
 
 
 LONGEST_CELL = 300
@@ -187,21 +138,8 @@ def details(table: TableMonitor, history: History) -> dict[str, Any]:
 
 
 def _row(table: TableMonitor, history: History) -> dict[str, Any]:
-    reading, activity, ring = table.reading(), table.activity, history.table(table.name)
-    facts = Facts(
-        state=reading.state,
-        lag_versions=reading.lag_versions,
-        position=table.position,
-        files=activity.files,
-        waiting=activity.waiting,
-        busiest=activity.busiest(),
-        error=table.last_error,
-        retry_in=table.retry_in(),
-        seconds_to_tip=ring.seconds_to_tip(),
-        paused_for=table.paused_for(),
-        resnapshot=table.resnapshot_progress,
-    )
-    explanation = explain(facts)
+    reading, ring = table.reading(), history.table(table.name)
+    why, following, hint = explain(reading, table, ring)
     least = min(reading.headrooms, key=lambda each: each.seconds, default=None)
     return {
         "name": one_line(table.name),
@@ -214,9 +152,9 @@ def _row(table: TableMonitor, history: History) -> dict[str, Any]:
         "newest": reading.table_version,
         "rows_per_second": ring.series("rows_per_second", 1)[0],
         "delivered_at": reading.delivered_at,
-        "why": one_line(explanation.why, LONGEST_CELL),
-        "next": one_line(explanation.next, LONGEST_CELL),
-        "hint": None if explanation.hint is None else one_line(explanation.hint, LONGEST_CELL),
+        "why": one_line(why, LONGEST_CELL),
+        "next": one_line(following, LONGEST_CELL),
+        "hint": None if hint is None else one_line(hint, LONGEST_CELL),
         "headroom": None
         if least is None
         else {"seconds": round(least.seconds), "at_risk": least.at_risk, "lost": least.lost},
