@@ -6,8 +6,7 @@ A table at risk of losing changes to clean-up goes before the others.
 import asyncio
 import math
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack, asynccontextmanager
 
 STALL_SECONDS = 60.0
 """A delivery without progress for this long loses its slot: a store or broker of one table that hangs must not stop the other tables."""
@@ -19,19 +18,6 @@ REST_SECONDS = 1.0
 
 Urgency = Callable[[], float | None]
 """Seconds until clean-up may remove what a table has not delivered, if it is at risk; None if it is not."""
-
-
-@dataclass(eq=False, slots=True)
-class _Request:
-    """A delivery that waits for a slot."""
-
-    urgency: Urgency
-    granted: asyncio.Future[None]
-
-    def rank(self) -> float:
-        """The request of the lowest rank goes first. Asked late, because a table may become at risk while it waits."""
-        urgency = self.urgency()
-        return math.inf if urgency is None else urgency
 
 
 class Admission:
@@ -51,7 +37,7 @@ class Admission:
         self._free = limit
         self._when_idle = when_idle
         self._idle_timer: asyncio.TimerHandle | None = None
-        self._waiting: list[_Request] = []
+        self._waiting: list[tuple[Urgency, asyncio.Future[None]]] = []
         self._stall = stall
 
     @asynccontextmanager
@@ -79,52 +65,42 @@ class Admission:
                 await self._queue(urgency)
             finally:
                 waiting(False)
-        slot = _Slot(self._release, self._stall)
-        try:
-            yield slot.progressed
-        finally:
-            slot.free()
+        loop = asyncio.get_running_loop()
+        with ExitStack() as slot:
+            slot.callback(self._release)
+            timer = loop.call_later(self._stall, slot.close)
+
+            def progressed() -> None:
+                nonlocal timer
+                timer.cancel()
+                timer = loop.call_later(self._stall, slot.close)
+
+            try:
+                yield progressed
+            finally:
+                timer.cancel()
 
     async def _queue(self, urgency: Urgency) -> None:
-        request = _Request(urgency, asyncio.get_running_loop().create_future())
+        granted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        request = urgency, granted
         self._waiting.append(request)
         try:
-            await request.granted
+            await granted
         except asyncio.CancelledError:
             if request in self._waiting:
                 self._waiting.remove(request)
-            elif not request.granted.cancelled():
+            elif not granted.cancelled():
                 self._release()  # the slot came together with the cancellation
             raise
 
     def _release(self) -> None:
-        self._waiting = [each for each in self._waiting if not each.granted.done()]
+        self._waiting = [each for each in self._waiting if not each[1].done()]
         if not self._waiting:
             self._free += 1
             if self._free == self._limit and self._when_idle is not None:
                 self._idle_timer = asyncio.get_running_loop().call_later(REST_SECONDS, self._when_idle)
             return
-        first = min(self._waiting, key=_Request.rank)  # the earliest of equals
+        # The earliest of equals. Asked late, because a table may become at risk while it waits.
+        first = min(self._waiting, key=lambda each: math.inf if (urgency := each[0]()) is None else urgency)
         self._waiting.remove(first)
-        first.granted.set_result(None)
-
-
-class _Slot:
-    """A slot that frees itself after a stall."""
-
-    def __init__(self, release: Callable[[], None], stall: float) -> None:
-        self._release = release
-        self._stall = stall
-        self._loop = asyncio.get_running_loop()
-        self._timer: asyncio.TimerHandle | None = self._loop.call_later(stall, self.free)
-
-    def progressed(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = self._loop.call_later(self._stall, self.free)
-
-    def free(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-            self._release()
+        first[1].set_result(None)
