@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import sys
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -19,6 +20,7 @@ from cdfd.daemon.http.table_status import TableMonitor
 from cdfd.daemon.membership.discovery import Folders, merge_tables, with_key
 from cdfd.daemon.membership.shard import Shard
 from cdfd.daemon.supervision.supervisor import Loop, Supervisor
+from cdfd.deliver.admission import Admission
 from cdfd.deliver.monitor import Monitor
 from cdfd.runtime import logs
 
@@ -46,31 +48,6 @@ AT_A_TIME = 16
 """Tables that are opened at once. Opening a table takes threads and connections that it does not keep."""
 LONGEST_TURN = 10.0
 """Seconds after which the next table is opened, too: tables whose store hangs must not keep the others waiting."""
-
-
-class Turns:
-    """A limited number of turns at a time, in order of request.
-
-    Args:
-        limit: turns at a time.
-        longest: seconds after which a turn does not count any more, although its block goes on.
-    """
-
-    def __init__(self, limit: int = AT_A_TIME, longest: float = LONGEST_TURN) -> None:
-        self._free = asyncio.Semaphore(limit)
-        self._longest = longest
-
-    @asynccontextmanager
-    async def turn(self) -> AsyncIterator[None]:
-        """Wait for a turn, and give it back at the end of the block, or after `longest`."""
-        await self._free.acquire()
-        with ExitStack() as stack:
-            stack.callback(self._free.release)
-            over = asyncio.get_running_loop().call_later(self._longest, stack.close)
-            try:
-                yield
-            finally:
-                over.cancel()
 
 
 @dataclass(eq=False)
@@ -103,7 +80,7 @@ class Members:
     _left: int = field(default=0, init=False)
     _reported: frozenset[str] = field(default_factory=frozenset, init=False)
     _lock: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
-    _turns: Turns = field(default_factory=Turns, init=False)
+    _openings: Admission = field(default_factory=lambda: Admission(AT_A_TIME, LONGEST_TURN), init=False)
 
     async def start(self) -> Changes:
         """Add the tables that the configuration lists."""
@@ -189,7 +166,7 @@ class Members:
         logs.SINK.set(self.config.sink_name)
         # The key is read here, behind the boundary of the supervisor: a table that cannot be read is that table's error.
         async with AsyncExitStack() as stack:
-            async with self._turns.turn():
+            async with self._openings.admit(sys.maxsize):
                 try:
                     table = await with_key(self.config, entry)
                     loop = await stack.enter_async_context(self.open_loop(table, stop, monitor))

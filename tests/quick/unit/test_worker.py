@@ -6,11 +6,12 @@ import time
 
 import pytest
 
-from cdfd.daemon.membership.members import Turns
+from cdfd.deliver.admission import Admission
 from cdfd.errors import SinkError
 from cdfd.sinks.kafka.client.worker import Worker, wait_for_result
 
 WITHIN = 20.0
+LARGE = 2 << 20
 
 
 def threads(name: str) -> list[threading.Thread]:
@@ -89,11 +90,11 @@ def test_a_call_whose_thread_cannot_start_fails_and_later_calls_do_not(monkeypat
 
 def test_turns_are_limited_and_a_table_that_hangs_does_not_keep_the_others_waiting() -> None:
     async def scenario() -> None:
-        turns, inside, most = Turns(2, longest=WITHIN), 0, 0
+        turns, inside, most = Admission(2, WITHIN), 0, 0
 
         async def opens() -> None:
             nonlocal inside, most
-            async with turns.turn():
+            async with turns.admit(LARGE):
                 inside += 1
                 most = max(most, inside)
                 await asyncio.sleep(0.002)
@@ -102,20 +103,20 @@ def test_turns_are_limited_and_a_table_that_hangs_does_not_keep_the_others_waiti
         await asyncio.gather(*(opens() for _ in range(10)))
         assert most == 2
 
-        impatient = Turns(1, longest=0.01)
+        impatient = Admission(1, 0.01)
         hanging = asyncio.create_task(hang(impatient))
         await asyncio.sleep(0)
-        async with asyncio.timeout(WITHIN), impatient.turn():
+        async with asyncio.timeout(WITHIN), impatient.admit(LARGE):
             pass
         hanging.cancel()
         await asyncio.gather(hanging, return_exceptions=True)
         async with asyncio.timeout(WITHIN):
-            async with impatient.turn():
+            async with impatient.admit(LARGE):
                 pass
 
     asyncio.run(scenario())
 
 
-async def hang(turns: Turns) -> None:
-    async with turns.turn():
+async def hang(turns: Admission) -> None:
+    async with turns.admit(LARGE):
         await asyncio.Event().wait()
