@@ -24,14 +24,6 @@ class Stop(Protocol):
         """Whether they have to."""
 
 
-@dataclass(frozen=True, slots=True)
-class Amount:
-    """Rows of a delivery, and bytes of the files that were read for it."""
-
-    rows: float = 0
-    bytes: float = 0
-
-
 class _TokenBucket:
     """Tokens that arrive at a rate, one second's worth at most. A debt delays what follows."""
 
@@ -53,22 +45,11 @@ class _TokenBucket:
         if self._rate is not None:
             self._level -= tokens
 
-    def reservation(self, tokens: float) -> float:
-        """A second's worth at most: a larger delivery would otherwise wait for a debt that it has not made."""
-        return 0.0 if self._rate is None else min(tokens, self._rate)
-
-
-@dataclass(slots=True, eq=False)
-class _Waiting:
-    """A delivery that waits.
-
-    Attributes:
-        stop: ends the wait.
-        woken: set once it is the first one, or once its stop is set.
-    """
-
-    stop: Stop
-    woken: asyncio.Event = field(default_factory=asyncio.Event)
+    def reserve(self, tokens: float) -> float:
+        """Take a second's worth at most; how many. A larger delivery would otherwise wait for a debt that it has not made."""
+        reserved = 0.0 if self._rate is None else min(tokens, self._rate)
+        self.take(reserved)
+        return reserved
 
 
 class RateLimit:
@@ -87,11 +68,13 @@ class RateLimit:
         now = clock.monotonic()
         self._rows, self._bytes = _TokenBucket(rows_per_second, now), _TokenBucket(bytes_per_second, now)
         self._clock = clock
-        self._queue: deque[_Waiting] = deque()
+        # The stop of each delivery that waits, and an event that wakes it once it is the first one, or once its stop is set.
+        self._queue: deque[tuple[Stop, asyncio.Event]] = deque()
 
-    async def admit(self, probable: Amount, stop: Stop) -> Amount | None:
-        """Wait for the turn of a delivery; the amount that is reserved for it, or None if a stop came first."""
-        waiting = _Waiting(stop)
+    async def admit(self, rows: float, size: float, stop: Stop) -> tuple[float, float] | None:
+        """Wait for the turn of a delivery; the rows and bytes that are reserved for it, or None if a stop came first."""
+        woken = asyncio.Event()
+        waiting = stop, woken
         self._queue.append(waiting)
         try:
             while self._queue[0] is not waiting or self._delay() > 0:
@@ -100,24 +83,22 @@ class RateLimit:
                 if self._queue[0] is waiting:
                     await self._clock.sleep(min(max(self._delay(), _SHORTEST_SECONDS), _POLL_SECONDS))
                     # Only the first one sleeps, and looks for the stops of all: thousands that sleep would keep the processor busy.
-                    for each in self._queue:
-                        if each.stop.is_set():
-                            each.woken.set()
+                    for other, wake in self._queue:
+                        if other.is_set():
+                            wake.set()
                 else:
-                    await waiting.woken.wait()
-                    waiting.woken.clear()
-            reserved = Amount(self._rows.reservation(probable.rows), self._bytes.reservation(probable.bytes))
-            self.settle(Amount(), reserved)
-            return reserved
+                    await woken.wait()
+                    woken.clear()
+            return self._rows.reserve(rows), self._bytes.reserve(size)
         finally:
             self._queue.remove(waiting)
             if self._queue:
-                self._queue[0].woken.set()
+                self._queue[0][1].set()
 
-    def settle(self, reserved: Amount, actual: Amount) -> None:
-        """Replace a reservation by the actual amount."""
-        self._rows.take(actual.rows - reserved.rows)
-        self._bytes.take(actual.bytes - reserved.bytes)
+    def settle(self, reserved: tuple[float, float], rows: float, size: float) -> None:
+        """Replace a reservation by the actual rows and bytes."""
+        self._rows.take(rows - reserved[0])
+        self._bytes.take(size - reserved[1])
 
     def _delay(self) -> float:
         now = self._clock.monotonic()
@@ -133,7 +114,7 @@ class Rates:
     """
 
     limits: Sequence[RateLimit] = ()
-    _reserved: list[tuple[RateLimit, Amount]] = field(default_factory=list, init=False)
+    _reserved: list[tuple[RateLimit, tuple[float, float]]] = field(default_factory=list, init=False)
     _last_rows: float = field(default=0.0, init=False)
 
     def __bool__(self) -> bool:
@@ -143,7 +124,7 @@ class Rates:
         """Wait until every limit admits a delivery of `size` bytes; False if a stop came first."""
         self.settle(0, 0)  # an earlier delivery was aborted
         for limit in self.limits:
-            reserved = await limit.admit(Amount(self._last_rows, size), stop)
+            reserved = await limit.admit(self._last_rows, size, stop)
             if reserved is None:
                 self.settle(0, 0)
                 return False
@@ -153,7 +134,7 @@ class Rates:
     def settle(self, rows: int, size: int) -> None:
         """The admitted delivery has so many rows and bytes; 0 and 0 if it is aborted."""
         for limit, reserved in self._reserved:
-            limit.settle(reserved, Amount(rows, size))
+            limit.settle(reserved, rows, size)
         if self._reserved and rows:
             self._last_rows = rows
         self._reserved.clear()
