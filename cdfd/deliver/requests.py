@@ -18,7 +18,6 @@ from cdfd.runtime.logs import LEVELS
 
 Action = Literal["pause", "resume", "snapshot", "stop-snapshot", "move", "log-level"]
 ACTIONS: tuple[Action, ...] = get_args(Action)
-Source = Literal["http", "socket", "topic"]
 Kind = Literal["malformed", "unauthorised", "unknown", "conflict", "duplicate", "too_large", "busy", "unsupported"]
 
 MOST_BYTES = 64 << 10
@@ -61,7 +60,6 @@ class Request:
         action: the action.
         id: identifies the request. The sender chooses it, or the daemon.
         table: the table's name in the configuration; None with `log-level`.
-        source: where the request came from.
         where: with `snapshot`, the condition that selects files; empty: all files.
         version: with `move`, the version that counts as the last delivered one; otherwise -1.
         level: with `log-level`, the level.
@@ -70,7 +68,6 @@ class Request:
     action: Action
     id: str
     table: str | None
-    source: Source
     where: str = ""
     version: int = -1
     level: str = ""
@@ -169,7 +166,7 @@ def parse_id(document: Mapping[str, Any]) -> str:
     return id
 
 
-def parse_request(action: str, table: str | None, id: str, document: Mapping[str, Any], source: Source) -> Request:
+def parse_request(action: str, table: str | None, id: str, document: Mapping[str, Any]) -> Request:
     """A request, with the types of its fields checked.
 
     Args:
@@ -177,7 +174,6 @@ def parse_request(action: str, table: str | None, id: str, document: Mapping[str
         table: the table's name, which may not exist.
         id: of the request.
         document: the other fields, and perhaps `id`.
-        source: where the request came from.
 
     Raises:
         Refused: the action is unknown, or a field is unknown, missing or invalid.
@@ -204,4 +200,4 @@ def parse_request(action: str, table: str | None, id: str, document: Mapping[str
         raise Refused("malformed", "`version` must be the number of the last delivered version, from 0 on")
     if action == "log-level" and level not in LEVELS:
         raise Refused("malformed", f"`level` must be one of {', '.join(LEVELS)}")
-    return Request(known_action, id, table, source, where or "", -1 if version is None else version, level or "")
+    return Request(known_action, id, table, where or "", -1 if version is None else version, level or "")

@@ -66,7 +66,7 @@ def parse_signal(signal: Signal, allowed: Collection[str]) -> list[Request]:
     if action not in allowed:
         raise Refused("unauthorised", f"signals may not {action}: `controls.signals` does not have it")
     if action == "log-level":
-        return [parse_request(action, None, id, data, "topic")]
+        return [parse_request(action, None, id, data)]
     names = data.pop("data-collections", None)
     if not isinstance(names, list) or not 0 < len(names) <= MOST_TABLES:
         raise Refused("malformed", f"`data-collections` must be a list of 1 to {MOST_TABLES} names of tables")
@@ -78,7 +78,7 @@ def parse_signal(signal: Signal, allowed: Collection[str]) -> list[Request]:
         if not isinstance(form, str) or form.lower() != "incremental":
             raise Refused("unsupported", "the only type of snapshot is `incremental`")
     conditions = _conditions(data.pop("additional-conditions", []), tables)
-    return [parse_request(action, table, id, data | conditions.get(table, {}), "topic") for table in tables]
+    return [parse_request(action, table, id, data | conditions.get(table, {})) for table in tables]
 
 
 def _data(data: object) -> dict[str, Any]:

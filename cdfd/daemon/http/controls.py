@@ -13,7 +13,6 @@ from cdfd.deliver.requests import (
     Kind,
     Notification,
     Refused,
-    Source,
     document_of,
     parse_id,
     parse_request,
@@ -52,7 +51,6 @@ class ControlRoutes:
         self._trusted = trusted
         self._clock = clock
         self._last_unauthorised = -_UNAUTHORISED_SECONDS
-        self._source: Source = "socket" if trusted else "http"
 
     def routes(self) -> list[web.RouteDef]:
         """The routes. No other method than `POST` has an effect."""
@@ -104,7 +102,7 @@ class ControlRoutes:
                 raise Refused("malformed", f"the body cannot be read: {' '.join(str(error).split())}") from error
             document = document_of(body)
             id = parse_id(document)
-            parsed = parse_request(action, table, id, document, self._source)
+            parsed = parse_request(action, table, id, document)
         except Refused as error:
             return self._controller.refuse(error, id, action, table)
         return await self._controller.submit(parsed, ANSWER_SECONDS)

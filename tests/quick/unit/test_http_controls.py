@@ -222,10 +222,10 @@ async def test_queries_of_spark_take_no_requests() -> None:
     controller = Controller("shop", ManualClock(), "spark")
     for action in ("pause", "resume", "snapshot", "move"):
         fields = {"version": 1} if action == "move" else {}
-        notification = await controller.submit(parse_request(action, "orders", action, fields, "http"))
+        notification = await controller.submit(parse_request(action, "orders", action, fields))
         assert notification.refusal == "unsupported"
         assert "engine.kind: spark" in notification.message
-    level = await controller.submit(parse_request("log-level", None, "2", {"level": "info"}, "http"))
+    level = await controller.submit(parse_request("log-level", None, "2", {"level": "info"}))
     assert level.type == "CHANGED"
 
 

@@ -125,7 +125,7 @@ def test_requests_wait_for_the_next_loop_of_a_table_that_changes(tmp_path: Path)
         daemon = Daemon(tmp_path, "/a", "/b")
         async with daemon.running():
             for name in ("a", "b"):
-                await daemon.controller.submit(Request("pause", "p", name, "http"), timeout=0)
+                await daemon.controller.submit(Request("pause", "p", name), timeout=0)
             daemon.path.write_text(json.dumps({"tables": [{"uri": "/a", "key": ["id"]}], **FILES}))
             await daemon.reloading.reload()
             await asyncio.sleep(0)

@@ -31,23 +31,21 @@ def test_the_form_of_debezium() -> None:
     data = {"data-collections": ["a", "b", "a"], "type": "INCREMENTAL", "additional-conditions": conditions}
     actual = parse_signal(signal({"id": "x", "type": "execute-snapshot", "data": data}), ACTIONS)
     assert actual == [
-        Request("snapshot", "x", "a", "topic"),
-        Request("snapshot", "x", "b", "topic", where="day >= '2026-01-01'"),
+        Request("snapshot", "x", "a"),
+        Request("snapshot", "x", "b", where="day >= '2026-01-01'"),
     ]
 
 
 def test_data_as_text_and_without_an_id() -> None:
     actual = parse_signal(signal({"type": "pause", "data": '{"data-collections": ["a"]}'}), ACTIONS)
-    assert actual == [Request("pause", "_cdfd_signals.shop-3", "a", "topic")]
+    assert actual == [Request("pause", "_cdfd_signals.shop-3", "a")]
 
 
 @pytest.mark.parametrize("more", [{}, {"id": None}])
 def test_the_place_in_the_topic_of_a_long_pipeline_is_an_id(more: dict[str, Any]) -> None:
     place = f"_cdfd_signals.{'p' * 100}-7"
     document = {"type": "pause", "data": {"data-collections": ["a"]}, **more}
-    assert parse_signal(Signal(7, place, json.dumps(document).encode()), ACTIONS) == [
-        Request("pause", place, "a", "topic")
-    ]
+    assert parse_signal(Signal(7, place, json.dumps(document).encode()), ACTIONS) == [Request("pause", place, "a")]
 
 
 @given(

@@ -10,7 +10,7 @@ from tests.support.lake import Lake, manual_clock, run, table
 
 
 def request(action: Any, id: str, **fields: Any) -> Request:
-    return Request(action, id, "orders", "topic", **fields)
+    return Request(action, id, "orders", **fields)
 
 
 async def answer_all(lake: Lake, place: Place, *requests: Request) -> tuple[list[Notification], list[Notification]]:

@@ -95,7 +95,7 @@ class Operator(Monitor):
 
 
 def request(action: Any, id: str = "a", **fields: Any) -> Request:
-    return Request(action, id, "orders", "socket", **fields)
+    return Request(action, id, "orders", **fields)
 
 
 async def finished(lake: Lake, place: Place, operator: Operator, **options: Any) -> None:
