@@ -186,8 +186,7 @@ async def feed(shared: Shared, table: settings.Table, stop: asyncio.Event, monit
         kept.ledger_warnings = shared.ledger_warnings.setdefault(ledger.uri, kept.ledger_warnings)
         recorder = Recorder(ledger, name, config.progress.interval, clock, monitor, renewal, kept.ledger_warnings)
     poll, mailbox = config.poll, shared.mailboxes.get(config.address(table.name)) or Mailbox()
-    with add_reset_hint(sinks), shared.sources.table(config, table) as source:
-        log_table = source.table
+    with add_reset_hint(sinks), shared.sources.table(config, table) as (log_table, reader, tip):
         tailing = log_table.tailer(
             clock,
             poll.interval,
@@ -196,7 +195,7 @@ async def feed(shared: Shared, table: settings.Table, stop: asyncio.Event, monit
             shared.notifications,
             head_start=HEAD_START_SECONDS,
             pace=kept.pace,
-            tip=source.tip,
+            tip=tip,
         )
         with tailing as tailer:
             budget = shared.poll_budget
@@ -212,7 +211,7 @@ async def feed(shared: Shared, table: settings.Table, stop: asyncio.Event, monit
                 yield Feed(
                     log_table,
                     sink,
-                    replace(execution(config, log_table, table), refined=kept.refined, shared=source.reader),
+                    replace(execution(config, log_table, table), refined=kept.refined, shared=reader),
                     tailer,
                     policies(config, table, recover_from_ledger=shared.recover_from_ledger),
                     stop,

@@ -24,21 +24,6 @@ _OF_SINKS = {"name", "topic", "headers", "limits", "start"}
 """Settings of a table that do not change what is read."""
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
-    """A table as one sink reads it.
-
-    Attributes:
-        table: its log and files.
-        reader: its share in what is decoded; None if the pipeline has only this sink.
-        tip: its share in the polls of the log; None if the pipeline has only this sink.
-    """
-
-    table: Table
-    reader: Reader[Scanned] | None = None
-    tip: SharedTip | None = None
-
-
 @dataclass(slots=True)
 class _Opened:
     """A table that is open, and how many sinks read it."""
@@ -98,8 +83,10 @@ class Sources:
         return Table(log, prepared.files)
 
     @contextmanager
-    def table(self, config: Settings, table: settings.Table) -> Iterator[Source]:
-        """A table for one sink.
+    def table(
+        self, config: Settings, table: settings.Table
+    ) -> Iterator[tuple[Table, Reader[Scanned] | None, SharedTip | None]]:
+        """A table for one sink, and the sink's share in what is decoded and in the polls of the log; None if the pipeline has only this sink.
 
         Each sink has a log of its own, because it verifies the history of what it read itself.
 
@@ -107,7 +94,7 @@ class Sources:
             ConfigError, UnsupportedError: see `open_table`.
         """
         if not config.sink_name:
-            yield Source(self._open_table(config, table))
+            yield self._open_table(config, table), None, None
             return
         key = _key(table)
         shared = self._open.get(key)
@@ -118,7 +105,7 @@ class Sources:
         try:
             with self.results.reader(key) as reader:
                 log = DeltaLog(shared.files.storage, table.max_log_line, shared.kept)
-                yield Source(Table(log, shared.files), reader, shared.tip)
+                yield Table(log, shared.files), reader, shared.tip
         finally:
             shared.users -= 1
             if not shared.users:

@@ -60,11 +60,11 @@ async def test_leader_reads_on_from_what_the_standby_kept(tmp_path: Path) -> Non
         await prepared(warm, 1)
         warm.stop()
         await writer.insert(rows(2))
-        with warm.sources.table(config, config.listed[0]) as source:
-            assert [state.entry.version for state in source.table.log.kept] == [1]
-            assert (await source.table.log.header()).version == 2
-        with warm.sources.table(config, config.listed[0]) as again:
-            assert not again.table.log.kept, "a table that is opened again is read anew"
+        with warm.sources.table(config, config.listed[0]) as (table, _, _):
+            assert [state.entry.version for state in table.log.kept] == [1]
+            assert (await table.log.header()).version == 2
+        with warm.sources.table(config, config.listed[0]) as (again, _, _):
+            assert not again.log.kept, "a table that is opened again is read anew"
 
 
 async def test_leader_drops_the_log_of_the_standby(tmp_path: Path) -> None:
