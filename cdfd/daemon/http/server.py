@@ -8,7 +8,7 @@ import time
 from base64 import b64encode
 from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, closing
 from functools import cache
 from hashlib import sha256
 from importlib.resources import files
@@ -34,6 +34,7 @@ from cdfd.deliver.requests import MOST_BYTES
 from cdfd.errors import ConfigError, ListenError
 from cdfd.escaping import as_json
 from cdfd.runtime.clock import Clock
+from cdfd.runtime.tasks import background
 
 
 def policy() -> str:
@@ -158,8 +159,6 @@ async def serve(
     access = Access(settings, None if controls is None else controls.token)
     application = _application(status, past, writer, names, access, controls)
     runner = web.AppRunner(application, access_log=None, logger=_server_logger, shutdown_timeout=STOP_SECONDS)
-    closing: asyncio.Task[None] | None = None
-    listening: asyncio.Server | None = None
     try:
         await runner.setup()
         # aiohttp's own `TCPSite` lets a client without a handshake stay for a minute, where the limit of connections does not see it.
@@ -179,16 +178,12 @@ async def serve(
                 # Perhaps another daemon is about to stop, so a supervisor may restart this one.
                 raise ListenError(what, hint=f"Stop the process that listens there. {hint}", retriable=True) from error
             raise ConfigError(what, hint=hint) from error
-        assert runner.server is not None
-        closing = asyncio.create_task(close_overdue_connections(runner.server), name="cdfd-http-connections")
-        bound = Listen(*listening.sockets[0].getsockname()[:2])
-        logger.info("metrics, health and status at %s://%s", "http" if tls is None else "https", bound)
-        yield bound
+        with closing(listening):
+            async with background("connections", close_overdue_connections(runner.server)):
+                bound = Listen(*listening.sockets[0].getsockname()[:2])
+                logger.info("metrics, health and status at %s://%s", "http" if tls is None else "https", bound)
+                yield bound
     finally:
-        if closing is not None:
-            closing.cancel()
-        if listening is not None:
-            listening.close()
         await runner.cleanup()
         writer.shutdown(wait=False, cancel_futures=True)
 
@@ -203,18 +198,15 @@ async def serve_socket(path: str, status: Status, history: History, controls: Co
     writer = ThreadPoolExecutor(1, "cdfd-socket")
     application = _application(status, history, writer, AllowedHosts([]), Access(Http()), controls)
     runner = web.AppRunner(application, access_log=None, logger=_server_logger, shutdown_timeout=STOP_SECONDS)
-    try:
-        await runner.setup()
-        with private_socket(path) as listening:
+    with private_socket(path) as listening:
+        try:
+            await runner.setup()
             await web.SockSite(runner, listening).start()
             logger.info("controls at the socket %s", path)
-            try:
-                yield
-            finally:
-                await runner.cleanup()
-    finally:
-        await runner.cleanup()
-        writer.shutdown(wait=False, cancel_futures=True)
+            yield
+        finally:
+            await runner.cleanup()
+            writer.shutdown(wait=False, cancel_futures=True)
 
 
 class Scrapes:
