@@ -6,7 +6,7 @@ A thread of the daemon or an executor of a cluster delivers a part by `Assignmen
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from functools import partial
@@ -21,7 +21,6 @@ from cdfd.encode.side import RowCounts
 from cdfd.errors import CdfdError
 from cdfd.log.listing import LiveListing
 from cdfd.model.batch import ChangeBatch
-from cdfd.model.file_scan import FileScan
 from cdfd.model.plan import ChangePlan
 from cdfd.model.position import Position
 from cdfd.model.version import Version
@@ -78,10 +77,7 @@ class Assignment:
         """
         storage = open_table(self.config, self._table).log.storage
         bounds = sampled_bounds(live, storage)
-        try:
-            ranges = counted_ranges(live, bounds, storage, _refuse)
-        except _NotInLogError:
-            ranges = counted_ranges(live, bounds, storage, None)
+        ranges = counted_ranges(live, bounds, storage, lambda _: None)
         return list(range_splits(ranges, plan, max(limit, _READ_BYTES * int(ranges.files.sum()))))
 
     async def deliver(self, number: int, part: Split, workers: int | None = None) -> list[Delivered]:
@@ -152,14 +148,6 @@ class Assignment:
         table = self.config.table(self.table)
         assert table is not None
         return table
-
-
-class _NotInLogError(Exception):
-    """The log lacks the row count of a file."""
-
-
-def _refuse(scans: Sequence[FileScan]) -> Iterator[int]:
-    raise _NotInLogError
 
 
 class Engine(Protocol):

@@ -46,8 +46,8 @@ cut: jobs that an older release began could not go on.
 
 Counts: TypeAlias = npt.NDArray[np.int64]
 
-RowCounter: TypeAlias = Callable[[Sequence[FileScan]], Iterator[int]]
-"""Counts the rows of each of some files whose counts are not in the log."""
+RowCounter: TypeAlias = Callable[[Sequence[FileScan]], Iterator[int] | None]
+"""Counts the rows of each of some files whose counts are not in the log; None: no rows of any file are counted then."""
 
 Rows = TypeVar("Rows", pa.RecordBatch, pa.Table)
 
@@ -187,7 +187,8 @@ def counted_ranges(live: LiveListing, bounds: pa.Array, storage: Storage, count_
         CdfdError: the checkpoint cannot be read; it names table, version and file. Also what `count_rows` raises.
     """
     ranges = len(bounds) + 1
-    files, sizes, rows = (np.zeros(ranges, np.int64) for _ in range(3))
+    files, sizes = np.zeros(ranges, np.int64), np.zeros(ranges, np.int64)
+    rows = None if count_rows is None else np.zeros(ranges, np.int64)
     others = live.state.live().table
     checkpoint = live.listing.batches(storage, with_stats=count_rows is not None, with_partitions=False)
     for batch in chain((without(batch, live.changed) for batch in checkpoint), others.to_batches()):
@@ -195,9 +196,13 @@ def counted_ranges(live: LiveListing, bounds: pa.Array, storage: Storage, count_
         numbers = range_numbers(bounds, batch.column("path"))
         np.add.at(files, numbers, 1)
         np.add.at(sizes, numbers, shares(LiveScans(batch_files)))
-        if count_rows is not None:
-            np.add.at(rows, numbers, _rows(batch_files, batch, count_rows))
-    return PathRanges(live, others, bounds, files, sizes, None if count_rows is None else rows)
+        if count_rows is not None and rows is not None:
+            counts = _rows(batch_files, batch, count_rows)
+            if counts is None:
+                rows = None
+            else:
+                np.add.at(rows, numbers, counts)
+    return PathRanges(live, others, bounds, files, sizes, rows)
 
 
 def range_numbers(bounds: pa.Array, paths: pa.Array) -> Counts:
@@ -209,8 +214,8 @@ def range_numbers(bounds: pa.Array, paths: pa.Array) -> Counts:
     return numbers[len(bounds) :]
 
 
-def _rows(files: PackedFiles[Add], batch: pa.RecordBatch, count_rows: RowCounter) -> Counts:
-    """The live rows of each file."""
+def _rows(files: PackedFiles[Add], batch: pa.RecordBatch, count_rows: RowCounter) -> Counts | None:
+    """The live rows of each file; None if they are not counted."""
     hidden = pc.fill_null(pc.struct_field(batch.column("deletion_vector"), "cardinality"), 0)
     counts = pc.subtract(record_counts(batch.column("stats")), hidden)
     counted = to_numpy(pc.fill_null(pc.greater_equal(counts, 0), False))
@@ -218,7 +223,10 @@ def _rows(files: PackedFiles[Add], batch: pa.RecordBatch, count_rows: RowCounter
     unknown = np.flatnonzero(~counted)
     if len(unknown):
         scans = LiveScans(PackedFiles(Add, files.table.take(array_of(unknown))))
-        rows[unknown] = list(count_rows(scans))
+        counted_rows = count_rows(scans)
+        if counted_rows is None:
+            return None
+        rows[unknown] = list(counted_rows)
     return rows
 
 
