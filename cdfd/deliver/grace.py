@@ -28,13 +28,6 @@ turn is one outage, which counts in the end.
 """
 
 
-def grace_of(error: CdfdError) -> float:
-    """Seconds for which an outage with this error does not count; 0 if the error needs a person."""
-    if not error.retriable:
-        return 0.0
-    return next((seconds for kind, seconds in GRACE if isinstance(error, kind)), 0.0)
-
-
 @dataclass(slots=True)
 class Outage:
     """The errors of one activity since it last worked. Times are seconds of one monotonic clock."""
@@ -48,7 +41,9 @@ class Outage:
         """The activity failed. Returns whether the outage counts; see `counts`."""
         if self._began is None or (self._worked and now - self._last > STEADY_SECONDS):
             self._began = now
-        self._last, self._worked, self._grace = now, False, grace_of(error)
+        self._last, self._worked, self._grace = now, False, 0.0
+        if error.retriable:  # others need a person
+            self._grace = next((seconds for kind, seconds in GRACE if isinstance(error, kind)), 0.0)
         return self.counts(now)
 
     def work(self) -> None:

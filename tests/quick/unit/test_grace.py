@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from cdfd.deliver.grace import GRACE, STEADY_SECONDS, Outage, grace_of
+from cdfd.deliver.grace import GRACE, STEADY_SECONDS, Outage
 from cdfd.errors import CdfdError, ConfigError, DataError, FencedError, InternalError, LogError, SinkError, StorageError
 from cdfd.sinks.base import ReopenSinkError
 
@@ -23,8 +23,11 @@ from cdfd.sinks.base import ReopenSinkError
     ],
 )
 def test_only_an_error_that_a_retry_may_help_has_a_grace(kind: type[CdfdError], seconds: float) -> None:
-    assert grace_of(kind("away", retriable=True)) == seconds
-    assert grace_of(kind("away")) == 0
+    outage = Outage()
+    assert outage.fail(kind("away", retriable=True), 0) == (seconds == 0)
+    assert outage.counts(seconds)
+    assert not outage.counts(seconds - 1)
+    assert outage.fail(kind("away"), 0)
 
 
 def test_each_class_of_the_table_decides_for_itself() -> None:
