@@ -84,11 +84,6 @@ def resolve(root: Node, environ: Mapping[str, str], mounted: Collection[str], fo
     return resolver.resolved
 
 
-def _has_keys_of_columns(path: Path) -> bool:
-    """Whether the keys of a mapping are names of columns: those of `tables[0].mask`, or of `tables[0].overrides[1].headers`."""
-    return path[:1] == ("tables",) and len(path) % 2 == 1 and path[-1] in ("mask", "headers")
-
-
 class _Resolver:
     def __init__(self, environ: Mapping[str, str], mounted: Collection[str], folder: str | None) -> None:
         self.resolved = Resolved()
@@ -112,7 +107,9 @@ class _Resolver:
             return [self.value(item, (*path, index)) for index, item in enumerate(content)]
         if isinstance(content, dict):
             values = {key: self.value(entry, (*path, key)) for key, entry in content.items()}
-            for key in () if _has_keys_of_columns(path) else tuple(values):
+            # The keys of `tables[0].mask`, and of `tables[0].overrides[1].headers`, are names of columns.
+            has_columns = path[:1] == ("tables",) and len(path) % 2 == 1 and path[-1] in ("mask", "headers")
+            for key in () if has_columns else tuple(values):
                 name = key.removesuffix("_file")
                 if name == key or name not in self._mounted or (file := values.pop(key)) is None:
                     continue
