@@ -284,16 +284,6 @@ class _Taken:
 _HINT = "Give one of them another name and topic with `overrides` or a template, or leave it out with `exclude`"
 
 
-async def search(config: Settings) -> Tables:
-    """The tables of a configuration: those that it lists, and those that its patterns find now.
-
-    Raises:
-        StorageError, UnsupportedError, ConfigError: a pattern's folder cannot be listed.
-    """
-    folders = [(discovery, await FolderSearch(config, discovery).search()) for discovery in config.discoveries]
-    return await asyncio.to_thread(merge_tables, config, folders)
-
-
 async def discover_tables(
     config: Settings, *, only: str | None = None, shard: Shard | None = None
 ) -> tuple[Settings, Sequence[CdfdError]]:
@@ -307,7 +297,8 @@ async def discover_tables(
     Raises:
         StorageError, UnsupportedError, ConfigError: a pattern's folder cannot be listed.
     """
-    tables = (await search(config)).of_shard(shard)
+    folders = [(discovery, await FolderSearch(config, discovery).search()) for discovery in config.discoveries]
+    tables = (await asyncio.to_thread(merge_tables, config, folders)).of_shard(shard)
     errors: list[CdfdError] = [*tables.refused, *tables.unread]
     slots = asyncio.Semaphore(_AT_A_TIME)
 

@@ -16,12 +16,12 @@ from cdfd.cli.parameters import catalog_options
 from cdfd.config.discovery import FolderPattern
 from cdfd.config.parser import parse
 from cdfd.config.settings import Settings
-from cdfd.daemon.membership.discovery import search
 from cdfd.daemon.telemetry.lineage import source_dataset
 from cdfd.errors import ConfigError
 from cdfd.storage.s3.options import parse as parse_s3
 from tests.support.catalogs.memory import ManagedTable, MemoryCatalog
 from tests.support.catalogs.unity_server import UnityServer, unity_server
+from tests.support.searches import search
 
 
 @pytest.fixture

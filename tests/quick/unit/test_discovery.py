@@ -11,7 +11,7 @@ from cdfd.config.parser import parse
 from cdfd.config.problems import ConfigProblems
 from cdfd.config.settings import Settings, Table
 from cdfd.daemon.membership import discovery as module
-from cdfd.daemon.membership.discovery import Folders, FolderSearch, Tables, discover_tables, merge_tables, search
+from cdfd.daemon.membership.discovery import Folders, FolderSearch, Tables, discover_tables, merge_tables
 from cdfd.daemon.membership.shard import Shard
 from cdfd.demo.writer import TableWriter
 from cdfd.errors import ConfigError, UnsupportedError
@@ -19,6 +19,7 @@ from cdfd.plan.shape.chosen import Chosen
 from cdfd.runtime.clock import SystemClock
 from cdfd.storage.local import LocalStorage
 from tests.support.lake import SCHEMA, run, table
+from tests.support.searches import search
 
 
 def settings(entries: str, folder: Path | str = "/lake", sink: str = "{kind: files, path: /out}") -> Settings:

@@ -18,7 +18,7 @@ from cdfd.config.parser import parse
 from cdfd.config.settings import Settings
 from cdfd.daemon.assembly import ledgers
 from cdfd.daemon.http.status import Status
-from cdfd.daemon.membership.discovery import Folders, FolderSearch, search
+from cdfd.daemon.membership.discovery import Folders, FolderSearch
 from cdfd.daemon.membership.members import Members
 from cdfd.daemon.supervision.supervisor import Supervisor
 from cdfd.deliver.configured import open_table
@@ -30,6 +30,7 @@ from tests.support.lake import SCHEMA, run
 from tests.support.manual_time import ManualClock
 from tests.support.privileges import unprivileged
 from tests.support.sampling import stride
+from tests.support.searches import search
 
 
 def create(place: Path) -> None:
