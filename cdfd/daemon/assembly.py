@@ -6,7 +6,7 @@ import asyncio
 import logging
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing, contextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from types import MappingProxyType
@@ -142,14 +142,10 @@ async def shared(
             )
 
 
-@asynccontextmanager
-async def receive_notifications(config: Settings, clock: Clock) -> AsyncIterator[Notifications | None]:
+def receive_notifications(config: Settings, clock: Clock) -> AbstractAsyncContextManager[Notifications | None]:
     """The receiver of events of stores; None if not configured."""
-    if config.poll.notifications is None:
-        yield None
-        return
-    async with Notifications(partial(_queue, config, config.poll.notifications), clock).running() as notifications:
-        yield notifications
+    address = config.poll.notifications
+    return nullcontext() if address is None else Notifications(partial(_queue, config, address), clock).running()
 
 
 def _queue(config: Settings, address: str) -> AbstractAsyncContextManager[Queue]:
