@@ -158,7 +158,7 @@ class Deliverer:
 
     async def _admit(self, size: int) -> bool:
         """Wait for the limits of rows and bytes a second; False if a stop came first."""
-        if not self.rates:
+        if not self.rates.limits:
             return True
         began = self.clock.monotonic()
         admitted = await self.rates.admit(size, self.stop)

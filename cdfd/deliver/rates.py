@@ -117,9 +117,6 @@ class Rates:
     _reserved: list[tuple[RateLimit, tuple[float, float]]] = field(default_factory=list, init=False)
     _last_rows: float = field(default=0.0, init=False)
 
-    def __bool__(self) -> bool:
-        return bool(self.limits)
-
     async def admit(self, size: int, stop: Stop) -> bool:
         """Wait until every limit admits a delivery of `size` bytes; False if a stop came first."""
         self.settle(0, 0)  # an earlier delivery was aborted
