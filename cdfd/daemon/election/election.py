@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from cdfd.daemon.election.candidate import Candidate
 from cdfd.errors import CdfdError, FencedError
@@ -30,37 +30,27 @@ Lead = Callable[[asyncio.Event], Awaitable[None]]
 """Delivers until the event is set. Returns once all sinks are closed."""
 
 
+@dataclass(eq=False)
 class Election:
     """Takes part in the election of a pipeline.
 
-    Args:
+    Attributes:
         lease: of the pipeline.
         clock: the source of time.
-        takeover_after: seconds without a sign of life from the leader, after which a standby takes over.
         poll: seconds between two readings of a standby.
-        owner: the name of this process.
-
-    Attributes:
-        candidate: the state.
+        candidate: the state of this process.
         expected: set while this process stands by and may lead soon.
     """
 
-    def __init__(
-        self,
-        lease: Lease,
-        clock: Clock,
-        takeover_after: float,
-        poll: float,
-        owner: str,
-    ) -> None:
-        self.candidate = Candidate(owner, takeover_after)
-        self._lease = lease
-        self._clock = clock
-        self._poll = poll
-        self.expected = asyncio.Event()
-        self._failing_since: float | None = None
-        self._warned = self._used = False
-        self._turn = asyncio.Lock()
+    lease: Lease
+    clock: Clock
+    poll: float
+    candidate: Candidate
+    expected: asyncio.Event = field(default_factory=asyncio.Event, init=False)
+    _failing_since: float | None = field(default=None, init=False)
+    _warned: bool = field(default=False, init=False)
+    _used: bool = field(default=False, init=False)
+    _turn: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
 
     async def run(self, lead: Lead, stop: asyncio.Event) -> None:
         """Take part until `stop` is set, or until this process has led. The lease is released at the end, after the sinks are closed.
@@ -77,7 +67,7 @@ class Election:
             if self.candidate.leads:
                 return await self._lead(lead, stop)
             closing = self.candidate.seen is not None and self.candidate.seen.closing
-            await self._clock.wait(stop, min(self._poll, CLOSING_POLL_SECONDS) if closing else self._poll)
+            await self.clock.wait(stop, min(self.poll, CLOSING_POLL_SECONDS) if closing else self.poll)
         return None
 
     async def _lead(self, lead: Lead, stop: asyncio.Event) -> None:
@@ -115,7 +105,7 @@ class Election:
         """Renew the lease until the sinks are closed, and at once after `closing`. Sets `over` once another process leads."""
         seconds = self.candidate.takeover_after / RENEWALS
         while True:
-            await self._clock.wait(closed if closing.is_set() else closing, seconds)
+            await self.clock.wait(closed if closing.is_set() else closing, seconds)
             if closed.is_set():
                 return
             await self._step()
@@ -131,7 +121,7 @@ class Election:
         """
         backoff = Backoff(_REOPEN_SECONDS, _MAX_REOPEN_SECONDS)
         while not over.is_set():
-            began = self._clock.monotonic()
+            began = self.clock.monotonic()
             try:
                 return await lead(over)
             except FencedError as error:
@@ -140,9 +130,9 @@ class Election:
                     logger.info("another process holds a sink, but not the lease; opening the sinks again: %s", error)
                 else:
                     over.set()
-            if self._clock.monotonic() - began > _MAX_REOPEN_SECONDS:
+            if self.clock.monotonic() - began > _MAX_REOPEN_SECONDS:
                 backoff = backoff.reset()
-            await self._clock.wait(over, backoff.delay)
+            await self.clock.wait(over, backoff.delay)
             backoff = backoff.longer()
         return None
 
@@ -155,31 +145,31 @@ class Election:
         async with self._turn:
             before = self.candidate
             try:
-                now = self._clock.monotonic()
-                self.candidate, claim = self.candidate.after(await self._lease.read(), now)
+                now = self.clock.monotonic()
+                self.candidate, claim = self.candidate.after(await self.lease.read(), now)
                 if claim is not None:
-                    await self._lease.write(claim)
+                    await self.lease.write(claim)
                     if not self.candidate.leads:
-                        await self._clock.sleep(self._lease.settle)
-                        now = self._clock.monotonic()
+                        await self.clock.sleep(self.lease.settle)
+                        now = self.clock.monotonic()
                         # Another standby may have taken it at the same time. The claim that is there now counts.
-                        self.candidate, _ = self.candidate.after(await self._lease.read(), now)
+                        self.candidate, _ = self.candidate.after(await self.lease.read(), now)
             except CdfdError as error:
                 self.candidate = self.candidate.after_failure()
                 if not error.retriable and not self._used:
                     raise
                 # Warn once of a failure that lasts.
-                now = self._clock.monotonic()
+                now = self.clock.monotonic()
                 self._failing_since = now if self._failing_since is None else self._failing_since
                 if not self._warned and now - self._failing_since >= GRACE_SECONDS:
                     self._warned = True
-                    extra = {"lease": self._lease.place}
+                    extra = {"lease": self.lease.place}
                     logger.warning("cannot use the lease, and continue to try: %s", error, extra=extra)
             else:
                 if self._warned:
-                    logger.info("the lease can be used again", extra={"lease": self._lease.place})
+                    logger.info("the lease can be used again", extra={"lease": self.lease.place})
                 self._failing_since, self._warned, self._used = None, False, True
-            if self.candidate.expects(self._clock.monotonic()):
+            if self.candidate.expects(self.clock.monotonic()):
                 self.expected.set()
             else:
                 self.expected.clear()
@@ -204,9 +194,9 @@ class Election:
             return
         with suppress(CdfdError, TimeoutError):
             async with asyncio.timeout(RELEASE_SECONDS):
-                read = await self._lease.read()
+                read = await self.lease.read()
                 if read is not None and read.owner == claim.owner:
-                    await self._lease.write(Claim(claim.owner, claim.term, read.beat + 1, released=True))
+                    await self.lease.write(Claim(claim.owner, claim.term, read.beat + 1, released=True))
                     logger.info("released the lease", extra={"owner": claim.owner, "term": claim.term})
         self.candidate = Candidate(claim.owner, self.candidate.takeover_after, highest=self.candidate.highest)
 

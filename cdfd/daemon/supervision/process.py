@@ -21,6 +21,7 @@ from cdfd.config.settings import Settings
 from cdfd.daemon import assembly
 from cdfd.daemon.controls.controller import Controller, Publisher
 from cdfd.daemon.controls.signals import read_signals
+from cdfd.daemon.election.candidate import Candidate
 from cdfd.daemon.election.election import Election
 from cdfd.daemon.election.warm_tables import WarmTables
 from cdfd.daemon.engines import OpenLoop, engine_of
@@ -95,11 +96,10 @@ async def run(
             if standby:
                 sink = connector(next(iter(config.by_sink.values())))
                 lease = await stack.enter_async_context(sink.lease(config.standby.takeover_after))
-                timing = config.standby.takeover_after, config.standby.poll
                 # A name for this process, which no other process ever has.
-                status.election = Election(
-                    lease, clock, *timing, f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
-                )
+                name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
+                candidate = Candidate(name, config.standby.takeover_after)
+                status.election = Election(lease, clock, config.standby.poll, candidate)
                 await process.stand_by(status.election)
             else:
                 await process.deliver(stopping.event)

@@ -10,6 +10,7 @@ import pytest
 
 from cdfd.config.sections import Http
 from cdfd.config.values import Listen
+from cdfd.daemon.election.candidate import Candidate
 from cdfd.daemon.election.election import Election
 from cdfd.daemon.http.history import POINTS, SECONDS, History
 from cdfd.daemon.http.server import serve
@@ -84,7 +85,7 @@ async def test_it_is_calm_where_all_is_well() -> None:
 async def test_standby_names_the_process_that_delivers() -> None:
     clock = an_hour_ago()
     status = Status(configuration(), clock, standby=True)
-    status.election = Election(cast(Lease, None), clock, 2.5, 0.1, "me")
+    status.election = Election(cast(Lease, None), clock, 0.1, Candidate("me", 2.5))
     status.election.candidate, _ = status.election.candidate.after(Claim("shop-cdfd-1", 1), 0)
     async with open_page(status, History(status)) as tab:
         assert await tab.evaluate(HEADLINE) == "Standing by: shop-cdfd-1 delivers"

@@ -8,6 +8,7 @@ import pytest
 
 from cdfd.config.settings import Table
 from cdfd.config.values import Secret
+from cdfd.daemon.election.candidate import Candidate
 from cdfd.daemon.election.election import Election
 from cdfd.daemon.http.status import Status
 from cdfd.daemon.http.table_status import TableMonitor
@@ -418,7 +419,7 @@ class TestStandby:
     @pytest.fixture
     def status(self, clock: ManualClock) -> Status:
         status = Status(configuration(), clock, standby=True)
-        status.election = Election(cast(Lease, None), clock, 2.5, 0.1, "me")
+        status.election = Election(cast(Lease, None), clock, 0.1, Candidate("me", 2.5))
         return status
 
     def read(self, status: Status, claim: Claim) -> None:

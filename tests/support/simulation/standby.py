@@ -10,6 +10,7 @@ from collections import Counter
 from dataclasses import replace
 from random import Random
 
+from cdfd.daemon.election.candidate import Candidate
 from cdfd.daemon.election.election import Election
 from cdfd.daemon.supervision.signals import run_until
 from cdfd.errors import CdfdError, FencedError, SinkError
@@ -100,7 +101,7 @@ class Member:
         self._number = number
         self._run = run
         lease = SimulatedLease(run.register, self.host, run.weather)
-        self.election = Election(lease, VirtualClock(), TAKEOVER_SECONDS, POLL_SECONDS, f"p{number}")
+        self.election = Election(lease, VirtualClock(), POLL_SECONDS, Candidate(f"p{number}", TAKEOVER_SECONDS))
         self.task = asyncio.create_task(self._run_elections(), name=f"member {number}")
 
     @property
