@@ -72,10 +72,11 @@ class _Supervised:
     wake: asyncio.Event = field(default_factory=asyncio.Event)
 
 
+@dataclass(eq=False)
 class Supervisor:
     """Runs the loops of tables until `stop` is set, or until no loop can continue. Tables can be added and removed while it runs.
 
-    Args:
+    Attributes:
         stop: set it to stop all loops.
         clock: the source of time.
         random: of the jitter of retries.
@@ -84,25 +85,16 @@ class Supervisor:
         failing: receives the error that ends all loops, before they have ended.
     """
 
-    def __init__(
-        self,
-        stop: asyncio.Event,
-        clock: Clock,
-        random: Random | None = None,
-        *,
-        awaits_tables: Callable[[], bool] = lambda: False,
-        shares_tables: Callable[[], bool] = lambda: False,
-        failing: Callable[[CdfdError], object] = lambda _: None,
-    ) -> None:
-        self._stop = stop
-        self._clock = clock
-        self._random = random or Random()
-        self._awaits_tables, self._shares_tables = awaits_tables, shares_tables
-        self._failing = failing
-        self._tables: dict[str, _Supervised] = {}
-        self._leaving: dict[asyncio.Task[None], str] = {}
-        self._changed = asyncio.Event()
-        self._running = False
+    stop: asyncio.Event
+    clock: Clock
+    random: Random = field(default_factory=Random)
+    awaits_tables: Callable[[], bool] = field(default=lambda: False, kw_only=True)
+    shares_tables: Callable[[], bool] = field(default=lambda: False, kw_only=True)
+    failing: Callable[[CdfdError], object] = field(default=lambda _: None, kw_only=True)
+    _tables: dict[str, _Supervised] = field(default_factory=dict, init=False)
+    _leaving: dict[asyncio.Task[None], str] = field(default_factory=dict, init=False)
+    _changed: asyncio.Event = field(default_factory=asyncio.Event, init=False)
+    _running: bool = field(default=False, init=False)
 
     def add(self, name: str, open: Open, monitor: Monitor, wake: asyncio.Event | None = None) -> None:
         """Add a table. Its loop starts at once, or with `run`.
@@ -158,16 +150,16 @@ class Supervisor:
         self._running = True
         for name in self._tables:
             self._start(name)
-        stopped = asyncio.create_task(self._stop.wait())
+        stopped = asyncio.create_task(self.stop.wait())
         try:
             while True:
-                if self._stop.is_set():
+                if self.stop.is_set():
                     for table in self._tables.values():
                         table.stop.set()
                 ours = [table.task for table in self._tables.values() if table.task is not None]
                 _raise_error(ours)
                 loops = {loop for loop in (*ours, *self._leaving) if not loop.done()}
-                if not loops and self._stop.is_set():
+                if not loops and self.stop.is_set():
                     return
                 self._changed.clear()
                 changed = asyncio.create_task(self._changed.wait())
@@ -178,7 +170,7 @@ class Supervisor:
                     changed.cancel()
                     await asyncio.gather(changed, return_exceptions=True)
         except CdfdError as error:
-            self._failing(error)
+            self.failing(error)
             raise
         finally:
             self._running = False
@@ -204,9 +196,9 @@ class Supervisor:
                 pass
         backoff, reopened = Backoff(RETRY_SECONDS, MAX_RETRY_SECONDS), -math.inf
         while not table.stop.is_set():
-            began = self._clock.monotonic()
+            began = self.clock.monotonic()
             error = await self._run_once(name, table)
-            now = self._clock.monotonic()
+            now = self.clock.monotonic()
             if isinstance(error, ReopenSinkError) and now - reopened > MAX_RETRY_SECONDS:
                 reopened = now
                 logger.info("%s; opening the sink again", error, extra={"table": name})
@@ -236,7 +228,7 @@ class Supervisor:
                 table.monitor.stopped()
         except FencedError as error:
             failure = error.within(table=name)
-            if not self._shares_tables():
+            if not self.shares_tables():
                 raise failure from None
             return failure
         except asyncio.CancelledError as error:
@@ -282,19 +274,19 @@ class Supervisor:
             delay = FENCED_RETRY_SECONDS if table.was_open else delay
         elif not error.retriable:
             table.failed = error
-            if all(each.failed is not None for each in self._tables.values()) and not self._awaits_tables():
+            if all(each.failed is not None for each in self._tables.values()) and not self.awaits_tables():
                 table.monitor.failed(error, None)
                 raise error
             delay = PERMANENT_RETRY_SECONDS
         # Jitter: tables that failed for the same reason should not all retry at the same moment.
-        delay *= self._random.uniform(0.75, 1.25)
+        delay *= self.random.uniform(0.75, 1.25)
         table.monitor.failed(error, delay)
         extra = {"table": name, "family": error.family, "retry_in": round(delay, 1)}
         level = logging.WARNING if table.monitor.tolerates() else logging.ERROR
         logger.log(level, "%s; retrying in %.1f s", error, delay, extra=extra)
         # A request wakes the loop. One that waits already has not helped, and does not end the wait.
         others = () if table.wake.is_set() else (table.wake.wait(),)
-        async with first_done(self._clock.wait(table.stop, delay), *others):
+        async with first_done(self.clock.wait(table.stop, delay), *others):
             pass
 
 
