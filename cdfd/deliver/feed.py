@@ -176,7 +176,7 @@ class Feed:
         entry: LedgerEntry | None = None
         if self.recorder is not None:
             # If the sink has a position, an unreadable ledger does not delay the delivery.
-            read = read_ledger(self.recorder.position, self.recorder.uri, needed=delivered is None)
+            read = read_ledger(self.recorder.position, self.recorder.ledger.uri, needed=delivered is None)
             entry, unreadable = await read
             if unreadable is not None:
                 about = {"table": self.table.uri}
@@ -191,7 +191,7 @@ class Feed:
         # With a known position, the tailer compares the table's id once it reads the log.
         table_id = delivered.table_id if delivered is not None else (await self.table.log.header()).metadata.id
         recover = self.policies.recover_from_ledger or self.policies.ledger_counts
-        ledger = None if self.recorder is None else f"the ledger {self.recorder.uri}"
+        ledger = None if self.recorder is None else f"the ledger {self.recorder.ledger.uri}"
         try:
             start = decide(delivered, entry, table_id, recover, self.sink_name, ledger)
         except CdfdError as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from cdfd.deliver.monitor import Monitor
 from cdfd.errors import CdfdError
@@ -40,50 +40,39 @@ class LedgerWarnings:
         return failed
 
 
+@dataclass(eq=False)
 class Recorder:
     """Records one table's progress: the first version at once, then the newest one from time to time, so that versions do not queue up.
 
     A failed record is retried with the newest version, because the sink's position is authoritative.
 
-    Args:
+    Attributes:
         ledger: receives the records.
         app_id: of the pipeline's table.
         seconds: minimum time between two records.
         clock: the source of time.
         monitor: receives successful records and errors.
         renewal: seconds without a record after which the position is recorded with the present time; None: never.
-        warnings: of the ledger, which its tables share; None: this table is the only one.
+        warnings: of the ledger, which its tables share.
     """
 
-    def __init__(
-        self,
-        ledger: Ledger,
-        app_id: str,
-        seconds: float,
-        clock: Clock,
-        monitor: Monitor,
-        renewal: float | None = None,
-        warnings: LedgerWarnings | None = None,
-    ) -> None:
-        self._ledger = ledger
-        self.uri = ledger.uri
-        self._app_id = app_id
-        self._clock = clock
-        self._monitor = monitor
-        self._renewal = renewal
-        self._warnings = warnings or LedgerWarnings()
-        self._seconds = seconds
-        self._not_before = -math.inf
-        # The newest delivered version that is not recorded.
-        self._pending: int | None = None
-        self._table_id = ""
-        self._digest: str | None = None
-        self._more = asyncio.Event()
-        self._about = {"ledger": self.uri, "app_id": app_id}
+    ledger: Ledger
+    app_id: str
+    seconds: float
+    clock: Clock
+    monitor: Monitor
+    renewal: float | None = None
+    warnings: LedgerWarnings = field(default_factory=LedgerWarnings)
+    _not_before: float = field(default=-math.inf, init=False)
+    # The newest delivered version that is not recorded.
+    _pending: int | None = field(default=None, init=False)
+    _table_id: str = field(default="", init=False)
+    _digest: str | None = field(default=None, init=False)
+    _more: asyncio.Event = field(default_factory=asyncio.Event, init=False)
 
     async def position(self) -> LedgerEntry | None:
         """The ledger's position."""
-        return await self._ledger.position(self._app_id)
+        return await self.ledger.position(self.app_id)
 
     def delivered(self, version: int, table_id: str, digest: str | None = None, *, ours: bool = False) -> None:
         """`version` is delivered. `digest`: hash of its log entry, if known. `ours`: it contains only our own progress."""
@@ -95,19 +84,19 @@ class Recorder:
     async def run(self) -> None:
         """Record pending versions when they are due, forever."""
         while True:
-            wait = self._not_before - self._clock.monotonic()
+            wait = self._not_before - self.clock.monotonic()
             if self._pending is not None and wait > 0:
-                await self._clock.sleep(wait)
+                await self.clock.sleep(wait)
             elif self._pending is not None:
                 await self._try(self._pending)
-            elif self._renewal is None:
+            elif self.renewal is None:
                 await self._more.wait()
-            elif not await self._clock.wait(self._more, self._renewal):
+            elif not await self.clock.wait(self._more, self.renewal):
                 # Readers of the ledger see from the renewed times that the daemon works.
                 try:
-                    await self._ledger.renew(self._app_id)
+                    await self.ledger.renew(self.app_id)
                 except CdfdError as error:
-                    self._fail("cannot renew the position in the ledger", error, self._renewal)
+                    self._fail("cannot renew the position in the ledger", error, self.renewal)
                 else:
                     self._work()
             self._more.clear()
@@ -119,7 +108,8 @@ class Recorder:
                 if self._pending is not None:
                     await self._try(self._pending)
         except TimeoutError:
-            logger.warning("the ledger did not answer within %g s; it lags now", CLOSING_SECONDS, extra=self._about)
+            about = {"ledger": self.ledger.uri, "app_id": self.app_id}
+            logger.warning("the ledger did not answer within %g s; it lags now", CLOSING_SECONDS, extra=about)
 
     async def record_now(self) -> None:
         """Record the pending version now, for deliveries whose only position is in the ledger.
@@ -131,27 +121,27 @@ class Recorder:
             await self._record(self._pending)
 
     async def _try(self, version: int) -> None:
-        self._not_before = self._clock.monotonic() + self._seconds
+        self._not_before = self.clock.monotonic() + self.seconds
         try:
             await self._record(version)
         except CdfdError as error:
-            self._fail(f"cannot record version {version} in the ledger", error, self._seconds)
+            self._fail(f"cannot record version {version} in the ledger", error, self.seconds)
 
     async def _record(self, version: int) -> None:
-        await self._ledger.record(self._app_id, version, self._table_id, self._digest)
+        await self.ledger.record(self.app_id, version, self._table_id, self._digest)
         if self._pending == version:  # later ones stay
             self._pending = None
-        self._monitor.recorded(version)
+        self.monitor.recorded(version)
         self._work()
 
     def _fail(self, what: str, error: CdfdError, seconds: float) -> None:
         """Report an error. The log has the first one of all tables, and another one from time to time."""
-        self._monitor.error(error)
-        level = self._warnings.fail(self._clock.monotonic())
-        error.within(table=self.uri)
+        self.monitor.error(error)
+        level = self.warnings.fail(self.clock.monotonic())
+        error.within(table=self.ledger.uri)
         text = "%s: %s; retrying in %g s, deliveries continue"
-        logger.log(level, text, what, error, seconds, extra=self._about)
+        logger.log(level, text, what, error, seconds, extra={"ledger": self.ledger.uri, "app_id": self.app_id})
 
     def _work(self) -> None:
-        if self._warnings.work():
-            logger.info("the ledger can be written again", extra={"ledger": self.uri})
+        if self.warnings.work():
+            logger.info("the ledger can be written again", extra={"ledger": self.ledger.uri})
