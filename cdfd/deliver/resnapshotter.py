@@ -9,7 +9,7 @@ import contextlib
 import logging
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -51,10 +51,11 @@ class _Reached:
     schema: TableSchema
 
 
+@dataclass(eq=False)
 class Resnapshotter:
     """The incremental snapshot of one table, while its loop runs from a position on.
 
-    Args:
+    Attributes:
         table: the table.
         execution: reads the files.
         controls: has the state of the incremental snapshot.
@@ -63,24 +64,14 @@ class Resnapshotter:
         most_bytes: limit of a delivery, which chunks keep, too; 0: none.
     """
 
-    def __init__(
-        self,
-        table: Table,
-        execution: Execution,
-        controls: Controls,
-        admission: Admission,
-        rates: Rates,
-        most_bytes: int,
-    ) -> None:
-        self._rates = rates
-        self._chunk_bytes = min(most_bytes or CHUNK_BYTES, CHUNK_BYTES)
-        self._table = table
-        self._execution = execution
-        self._controls = controls
-        self._sink = controls.sink
-        self._admission = admission
-        self._pending: PendingFiles | None = None
-        self._reached: _Reached | None = None
+    table: Table
+    execution: Execution
+    controls: Controls
+    admission: Admission
+    rates: Rates
+    most_bytes: int
+    _pending: PendingFiles | None = field(default=None, init=False)
+    _reached: _Reached | None = field(default=None, init=False)
 
     @property
     def active(self) -> bool:
@@ -116,10 +107,11 @@ class Resnapshotter:
             live = np.ones(len(files), np.bool_)
         else:
             live = await asyncio.to_thread(files.live_in, plan.scans.files)
-        self._pending = PendingFiles(files, chosen, live, state.next, self._chunk_bytes)
+        chunk_bytes = min(self.most_bytes or CHUNK_BYTES, CHUNK_BYTES)
+        self._pending = PendingFiles(files, chosen, live, state.next, chunk_bytes)
         await self._store(state)
         stream.files = files
-        extra = {"table": self._table.uri, "version": state.version, "files": len(self._pending), "request": state.id}
+        extra = {"table": self.table.uri, "version": state.version, "files": len(self._pending), "request": state.id}
         logger.info(
             "incremental snapshot of version %d: %d files are left", state.version, len(self._pending), extra=extra
         )
@@ -152,7 +144,7 @@ class Resnapshotter:
 
     @property
     def _state(self) -> Resnapshot | None:
-        return self._sink.control.snapshot
+        return self.controls.sink.control.snapshot
 
     async def _files(self, state: Resnapshot, reached: int) -> tuple[NumberedFiles, npt.NDArray[np.bool_], int]:
         """All files of the incremental snapshot, which of them are selected, and the version whose files they are."""
@@ -167,7 +159,7 @@ class Resnapshotter:
                 "version %d can no longer be read; the incremental snapshot starts again at version %d",
                 version,
                 reached,
-                extra={"table": self._table.uri, "request": state.id},
+                extra={"table": self.table.uri, "request": state.id},
             )
             version, snapshot = reached, await self._live(reached, state.where)
         return *await asyncio.to_thread(_select, snapshot, state.where), version
@@ -175,8 +167,8 @@ class Resnapshotter:
     async def _live(self, version: int, where: str) -> Snapshot:
         """The state at a version, with statistics if there is a condition."""
         while True:
-            snapshot = await self._table.log.snapshot(version, with_stats=bool(where), with_counts=True)
-            if await self._table.log.history.confirm():
+            snapshot = await self.table.log.snapshot(version, with_stats=bool(where), with_counts=True)
+            if await self.table.log.history.confirm():
                 return snapshot
 
     async def _before(self, touched: Touched, position: Position) -> bool:
@@ -185,7 +177,7 @@ class Resnapshotter:
         assert pending is not None
         until = pending.until(touched)
         while until and (numbers := pending.in_order(until)):
-            if self._controls.is_set():
+            if self.controls.is_set():
                 return False
             await self._publish(numbers, position)
             if self._pending is not pending:
@@ -199,7 +191,7 @@ class Resnapshotter:
             pending.published(numbers[: state.ahead])
             numbers = numbers[state.ahead :]
         for chunk in pending.chunks(numbers):
-            if self._controls.is_set():
+            if self.controls.is_set():
                 return False
             await self._publish(chunk, position, ahead=True)
         await self._complete_if_done()
@@ -225,16 +217,18 @@ class Resnapshotter:
         reached = self._reached
         assert reached is not None
         plan = ChangePlan(reached.version, reached.timestamp_ms, reached.schema, pending.scans(numbers), "snapshot")
-        if not await self._rates.admit(plan.size, self._controls):
+        if not await self.rates.admit(plan.size, self.controls):
             return
         start = Position(reached.table_id, reached.version, phase="snapshot", ordinal=state.ordinal)
         version = Version(plan, reached.table_id)
         async with (
-            self._admission.admit(plan.size) as progressed,
-            aborting(await self._sink.begin_chunk(position, version), self._controls.monitor.aborted) as delivery,
+            self.admission.admit(plan.size) as progressed,
+            aborting(
+                await self.controls.sink.begin_chunk(position, version), self.controls.monitor.aborted
+            ) as delivery,
         ):
             counts, ordinal = RowCounts(), state.ordinal
-            batches = iterate_in_thread(self._execution.batches([plan], start))
+            batches = iterate_in_thread(self.execution.batches([plan], start))
             async with contextlib.aclosing(batches) as open_batches:
                 async for batch in open_batches:
                     if batch.rows.num_rows:
@@ -249,11 +243,11 @@ class Resnapshotter:
                 following = replace(following, ahead_of=position.version, ahead=before + len(numbers))
             else:
                 following = replace(following, next=numbers[-1] + 1)
-            await delivery.commit_control(replace(self._sink.control, snapshot=following))
-        self._rates.settle(rows.total(), plan.size)
+            await delivery.commit_control(replace(self.controls.sink.control, snapshot=following))
+        self.rates.settle(rows.total(), plan.size)
         pending.published(numbers)
         pending.advance(following.next)
-        self._controls.monitor.committed(position, [], rows, plan.size)
+        self.controls.monitor.committed(position, [], rows, plan.size)
         self._report(following)
 
     async def _complete_if_done(self) -> None:
@@ -265,26 +259,26 @@ class Resnapshotter:
         state = self._state
         assert state is not None
         self._pending = None
-        await self._sink.set_control(replace(self._sink.control, snapshot=None))
-        self._controls.monitor.resnapshot(None)
+        await self.controls.sink.set_control(replace(self.controls.sink.control, snapshot=None))
+        self.controls.monitor.resnapshot(None)
         details = {"rows": state.rows, "version": state.version}
         text = f"the incremental snapshot {state.id} is complete: {message}"
-        name = self._controls.name
-        self._controls.mailbox.news(Notification(state.id, "Incremental Snapshot", "COMPLETED", text, name, details))
+        name = self.controls.name
+        self.controls.mailbox.news(Notification(state.id, "Incremental Snapshot", "COMPLETED", text, name, details))
 
     async def _abort(self, error: CdfdError) -> None:
         """End an incremental snapshot whose files cannot be read. The stream continues: it may not need these files."""
         state = self._state
         assert state is not None
         self._pending = None
-        self._controls.monitor.error(error)
-        await self._sink.set_control(replace(self._sink.control, snapshot=None))
-        self._controls.monitor.resnapshot(None)
-        self._controls.mailbox.news(abort_notice(state.id, self._controls.name, str(error), state.rows))
+        self.controls.monitor.error(error)
+        await self.controls.sink.set_control(replace(self.controls.sink.control, snapshot=None))
+        self.controls.monitor.resnapshot(None)
+        self.controls.mailbox.news(abort_notice(state.id, self.controls.name, str(error), state.rows))
 
     async def _store(self, state: Resnapshot) -> None:
         if state != self._state:
-            await self._sink.set_control(replace(self._sink.control, snapshot=state))
+            await self.controls.sink.set_control(replace(self.controls.sink.control, snapshot=state))
         self._report(state)
 
     def _report(self, state: Resnapshot) -> None:
@@ -293,7 +287,7 @@ class Resnapshotter:
             progress = ResnapshotProgress(
                 state.id, state.version, pending.selected, len(pending), state.rows, state.where
             )
-            self._controls.monitor.resnapshot(progress)
+            self.controls.monitor.resnapshot(progress)
 
 
 def _select(snapshot: Snapshot, where: str) -> tuple[NumberedFiles, npt.NDArray[np.bool_]]:
