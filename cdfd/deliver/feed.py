@@ -176,8 +176,8 @@ class Feed:
         entry: LedgerEntry | None = None
         if self.recorder is not None:
             # If the sink has a position, an unreadable ledger does not delay the delivery.
-            read = read_ledger(self.recorder.position, self.recorder.ledger.uri, needed=delivered is None)
-            entry, unreadable = await read
+            ledger, app_id = self.recorder.ledger, self.recorder.app_id
+            entry, unreadable = await read_ledger(ledger, app_id, needed=delivered is None)
             if unreadable is not None:
                 about = {"table": self.table.uri}
                 logger.warning("the ledger cannot be read: %s; continuing without it", unreadable, extra=about)
@@ -191,9 +191,9 @@ class Feed:
         # With a known position, the tailer compares the table's id once it reads the log.
         table_id = delivered.table_id if delivered is not None else (await self.table.log.header()).metadata.id
         recover = self.policies.recover_from_ledger or self.policies.ledger_counts
-        ledger = None if self.recorder is None else f"the ledger {self.recorder.ledger.uri}"
+        ledger_name = None if self.recorder is None else f"the ledger {self.recorder.ledger.uri}"
         try:
-            start = decide(delivered, entry, table_id, recover, self.sink_name, ledger)
+            start = decide(delivered, entry, table_id, recover, self.sink_name, ledger_name)
         except CdfdError as error:
             raise error.within(table=self.table.uri) from None
         assert start.position is not None

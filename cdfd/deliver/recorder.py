@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from cdfd.deliver.monitor import Monitor
 from cdfd.errors import CdfdError
 from cdfd.runtime.clock import Clock
-from cdfd.sinks.ledger.ledger import Ledger, LedgerEntry
+from cdfd.sinks.ledger.ledger import Ledger
 
 logger = logging.getLogger("cdfd.progress")
 
@@ -69,10 +69,6 @@ class Recorder:
     _table_id: str = field(default="", init=False)
     _digest: str | None = field(default=None, init=False)
     _more: asyncio.Event = field(default_factory=asyncio.Event, init=False)
-
-    async def position(self) -> LedgerEntry | None:
-        """The ledger's position."""
-        return await self.ledger.position(self.app_id)
 
     def delivered(self, version: int, table_id: str, digest: str | None = None, *, ours: bool = False) -> None:
         """`version` is delivered. `digest`: hash of its log entry, if known. `ours`: it contains only our own progress."""

@@ -3,7 +3,7 @@
 `Feed` takes these steps before it delivers, and `dry_run` predicts with them what a daemon would do. They do not write.
 """
 
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal
@@ -24,7 +24,7 @@ from cdfd.errors import (
 )
 from cdfd.log import bounds
 from cdfd.plan.row_options import AS_STORED, RowOptions
-from cdfd.sinks.ledger.ledger import LedgerEntry
+from cdfd.sinks.ledger.ledger import Ledger, LedgerEntry
 
 NO_CHANGE_DATA = (
     "`key` does not pair updates: the table has no change data feed, so an update arrives as a delete and an insert, "
@@ -66,23 +66,21 @@ class Policies:
     keyed: bool = False
 
 
-async def read_ledger(
-    read: Callable[[], Awaitable[LedgerEntry | None]], ledger: str, *, needed: bool
-) -> tuple[LedgerEntry | None, CdfdError | None]:
+async def read_ledger(ledger: Ledger, app_id: str, *, needed: bool) -> tuple[LedgerEntry | None, CdfdError | None]:
     """The ledger's position, and the error if the ledger cannot be read and is not needed.
 
     Args:
-        read: reads the position.
-        ledger: its name, for errors.
+        ledger: the ledger.
+        app_id: of the pipeline's table.
         needed: whether the ledger has the only position.
 
     Raises:
         CdfdError: the ledger cannot be read and is needed, or is not a ledger.
     """
     try:
-        return await read(), None
+        return await ledger.position(app_id), None
     except (StorageError, LogError) as error:
-        error.within(table=ledger)
+        error.within(table=ledger.uri)
         if needed:
             raise
         return None, error

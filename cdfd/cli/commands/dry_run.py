@@ -5,7 +5,6 @@
 
 from contextlib import aclosing, nullcontext
 from dataclasses import dataclass, field
-from functools import partial
 
 from cdfd.config import settings
 from cdfd.config.settings import Settings
@@ -64,8 +63,8 @@ async def _run(report: DryRun, config: Settings, table: settings.Table, sink: Co
     policies = assembly.policies(config, table)
     report.position = await sink.position(table)
     if config.progress.ledger.kind != "none":
-        read = partial(ledger.position, app_id(config.ledger_name, table.name))
-        report.entry, error = await read_ledger(read, ledger.uri, needed=report.position is None)
+        name = app_id(config.ledger_name, table.name)
+        report.entry, error = await read_ledger(ledger, name, needed=report.position is None)
         if error is not None:
             report.warnings.append(f"the ledger cannot be read: {error}")
     try:
