@@ -32,7 +32,7 @@ from cdfd.log.tailer import Tailer
 from cdfd.model.position import Phase, Position
 from cdfd.model.version import Version
 from cdfd.runtime.progress_line import ProgressLine
-from cdfd.runtime.tasks import beside, unless_set
+from cdfd.runtime.tasks import background, beside, unless_set
 from cdfd.scan.execute import Execution
 from cdfd.scan.table_files import MISSING_HINT
 from cdfd.sinks.base import Sink, SnapshotNeededError
@@ -121,17 +121,13 @@ class Feed:
             CdfdError: the delivery failed and is aborted.
         """
         self.mailbox.open()
-        stopping = asyncio.create_task(self._controls.watch_stop())
-        try:
+        async with background("stop", self._controls.watch_stop()):
             if self.recorder is None:
                 await self._run()
             else:
                 # Only a bug ends the recorder. It ends the loop too, because a ledger that stops being written must be noticed.
                 await beside(self.recorder.run(), self._run())
                 await self.recorder.finish()
-        finally:
-            stopping.cancel()
-            await asyncio.wait((stopping,))
 
     async def _run(self) -> None:
         delivered = await self.sink.last_position()
