@@ -105,10 +105,8 @@ class Members:
         """
         async with self._lock:
             self.config = self.config.with_tables_of(config)
-            folders_of = {discovery: self._folders.get(discovery) for discovery in config.discoveries}
-            self._folders = {
-                discovery: tables for discovery, tables in folders_of.items() if tables is not None
-            } | dict(folders)
+            kept = {entry: tables for entry, tables in self._folders.items() if entry in config.discoveries}
+            self._folders = kept | dict(folders)
             self.status.config = self.config
             return await self._apply()
 
