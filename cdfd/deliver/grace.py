@@ -32,14 +32,14 @@ turn is one outage, which counts in the end.
 class Outage:
     """The errors of one activity since it last worked. Times are seconds of one monotonic clock."""
 
-    _began: float | None = None
-    _last: float = 0.0
+    _began: float = 0.0
+    _last: float = float("-inf")
     _worked: bool = True
     _grace: float = 0.0
 
     def fail(self, error: CdfdError, now: float) -> bool:
         """The activity failed. Returns whether the outage counts; see `counts`."""
-        if self._began is None or (self._worked and now - self._last > STEADY_SECONDS):
+        if self._worked and now - self._last > STEADY_SECONDS:
             self._began = now
         self._last, self._worked, self._grace = now, False, 0.0
         if error.retriable:  # others need a person
@@ -52,4 +52,4 @@ class Outage:
 
     def counts(self, now: float) -> bool:
         """Whether there is an outage that has lasted for longer than the grace of its last error."""
-        return not self._worked and self._began is not None and now - self._began >= self._grace
+        return not self._worked and now - self._began >= self._grace
