@@ -312,7 +312,7 @@ def test_the_value_to_find_is_compared_exactly(kind: pa.DataType, values: list[A
             [NOON],
             [None, "2020-01-01", 5, math.nan, NOON.date(), NOON.time(), HOUR, 2**80, "\ud800"],
         ),
-        (pa.timestamp("us"), [NOON], [np.datetime64("NaT"), object()]),
+        (pa.timestamp("us"), [NOON], [np.datetime64("NaT", "us"), object()]),
         (pa.date32(), [NOON.date()], [None, NOON, 5]),
         (pa.time64("us"), [NOON.time()], [None, NOON, 5]),
         (pa.string(), ["a"], [None, b"a", 1]),
