@@ -11,7 +11,7 @@ from typing import Literal
 from cdfd.delta.header import Header
 from cdfd.delta.protocol import cdf_enabled, row_tracking_enabled
 from cdfd.delta.types.datatypes import ByName, Decimal, Primitive
-from cdfd.delta.types.schema_change import SchemaChange
+from cdfd.delta.types.schema_change import SchemaChange, TypeChange
 from cdfd.errors import (
     CdfdError,
     ConfigError,
@@ -39,6 +39,9 @@ IGNORED_CHANGE_DATA = (
     "and rows that a writer rewrites unchanged come again as both. Set `refine: auto`"
 )
 NO_FEED = "Set delta.enableChangeDataFeed=true on it, or use `changes: auto` to derive changes from its files"
+
+
+_WHOLE_NUMBERS, _FLOATS = {"byte", "short", "integer", "long"}, {"float", "double"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,20 +176,14 @@ def check_schema_change(change: SchemaChange, policies: Policies) -> str:
     """The change of the schema by a version, in words, if the delivery may go on.
 
     Raises:
-        SchemaChangedError: a column of the key has another name, or the change is not additive and `on_schema_change` is `stop`.
+        SchemaChangedError: the same rows have other keys from now on, or the change is not additive and `on_schema_change` is `stop`.
     """
     if policies.keyed:
-        aliased = {each.name.lower() for each in policies.rows.shape.columns or () if each.alias is not None}
-        names = {name.lower() for name in policies.rows.key}
-        for rename in change.renamed:
-            old, new = ".".join(rename.old), ".".join(rename.new)
-            if old.lower() == new.lower() in aliased:
-                continue
-            if rename.old[0].lower() in names:
-                raise SchemaChangedError(
-                    f"the key column {old!r:.200} is {new!r:.200} from this version on, so all records would have other keys",
-                    hint="Everything before this version is delivered. Give the table a new topic, or keep the name with `columns` and `as`",
-                )
+        for what, advice in _changes_of_key(change, policies.rows):
+            raise SchemaChangedError(
+                f"the key column {what} from this version on, so all records would have other keys",
+                hint=f"Everything before this version is delivered. Give the table a new topic that begins after it{advice}",
+            )
     described = "; ".join(change.describe())
     if not change.additive and policies.on_schema_change == "stop":
         raise SchemaChangedError(
@@ -194,6 +191,34 @@ def check_schema_change(change: SchemaChange, policies: Policies) -> str:
             hint="Everything before this version is delivered; set `on_schema_change: continue` to deliver it",
         )
     return described
+
+
+def _changes_of_key(change: SchemaChange, rows: RowOptions) -> Iterator[tuple[str, str]]:
+    """Changes of the columns of the key that give the same rows other keys, and more advice for each."""
+    aliased = {each.name.lower() for each in rows.shape.columns or () if each.alias is not None}
+    names = {name.lower() for name in rows.key}
+    for rename in change.renamed:
+        old, new = ".".join(rename.old), ".".join(rename.new)
+        if rename.old[0].lower() in names and not old.lower() == new.lower() in aliased:
+            yield f"{old!r:.200} is {new!r:.200}", ", or keep the name with `columns` and `as`"
+    for path in change.dropped:
+        if path[0].lower() in names:
+            # Another column may get its name.
+            yield f"{'.'.join(path)!r:.200} is gone", ""
+    for path in change.added:
+        if len(path) > 1 and path[0].lower() in names:
+            yield f"{path[0]!r:.200} has the field {'.'.join(path)!r:.200}", ""
+    for each in change.type_changed:
+        if each.path[0].lower() in names and not _has_same_text(each):
+            yield f"{'.'.join(each.path)!r:.200} is of type {each.new:.200}", ""
+
+
+def _has_same_text(change: TypeChange) -> bool:
+    """Whether JSON has the same text for the same value of both types."""
+    kinds = {change.old, change.new}
+    if all(kind.startswith("decimal(") for kind in kinds):
+        return change.old.partition(",")[2] == change.new.partition(",")[2]
+    return kinds <= _WHOLE_NUMBERS or kinds <= _FLOATS
 
 
 def _missing(names: Sequence[str], setting: str, header: Header) -> MissingColumnError:

@@ -13,7 +13,8 @@ import pytest
 
 from cdfd.deliver.monitor import Monitor
 from cdfd.deliver.resuming import Policies, check_schema_change
-from cdfd.delta.types.schema_change import Rename, SchemaChange
+from cdfd.delta.types.schema import TableSchema, from_arrow
+from cdfd.delta.types.schema_change import Rename, SchemaChange, compare
 from cdfd.demo.writer import TableWriter
 from cdfd.errors import (
     CdfdError,
@@ -525,6 +526,56 @@ class TestSchemaChanges:
                 check_schema_change(change, policies)
         else:
             check_schema_change(change, policies)
+
+    @pytest.mark.parametrize("keyed", [True, False])
+    @pytest.mark.parametrize(
+        ("old", "new", "what"),
+        [
+            (pa.int64(), None, "'id' is gone"),
+            (pa.decimal128(5, 2), pa.decimal128(9, 4), r"'id' is of type decimal\(9,4\)"),
+            (pa.int32(), pa.float64(), "'id' is of type double"),
+            (pa.date32(), pa.timestamp("us"), "'id' is of type timestamp_ntz"),
+            (pa.struct([("a", pa.int64())]), pa.struct([("a", pa.int64()), ("b", pa.int64())]), "'id' has the field"),
+            (pa.struct([("a", pa.int64()), ("b", pa.int64())]), pa.struct([("a", pa.int64())]), "'id.b' is gone"),
+            (pa.int32(), pa.int64(), None),
+            (pa.float32(), pa.float64(), None),
+            (pa.decimal128(5, 2), pa.decimal128(9, 2), None),
+            (pa.struct([("a", pa.int8())]), pa.struct([("a", pa.int16())]), None),
+        ],
+    )
+    def test_the_same_rows_keep_their_keys(
+        self, old: pa.DataType, new: pa.DataType | None, what: str | None, keyed: bool
+    ) -> None:
+        """A consumer would keep the row of the old key for ever."""
+        before, after = (
+            TableSchema(from_arrow(pa.schema([("v", pa.string()), *([("Id", kind)] if kind else [])])))
+            for kind in (old, new)
+        )
+        change, policies = compare(before, after), Policies(rows=RowOptions(key=("id",)), keyed=keyed)
+        if what is None or not keyed:
+            check_schema_change(change, policies)
+            return
+        with pytest.raises(SchemaChangedError, match=f"(?i)the key column {what}.* from this version on"):
+            check_schema_change(change, policies)
+
+    async def test_a_key_column_that_is_dropped_ends_delivery_before_another_one_has_its_name(
+        self, clock: ManualClock, lake: Lake
+    ) -> None:
+        """Deletes of older rows would have the key of the new column, which is null in them."""
+        place = MemoryPlace()
+        writer = await table(lake, 2, clock)
+        for names in (["v"], ["v", "id"]):
+            writer.schema = pa.schema([(name, {"v": pa.string(), "id": pa.int64()}[name]) for name in names])
+            await writer.commit("REPLACE COLUMNS", [writer._metadata()])
+        await writer.insert(pa.table({"v": ["b"], "id": [4]}))
+        # After a restart, it is the configuration that does not fit.
+        for error, what in (
+            (SchemaChangedError, "the key column 'id' is gone from this version on"),
+            (MissingColumnError, "there is no column 'id', which `key` names"),
+        ):
+            with pytest.raises(error, match=what):
+                await feed(lake, place, clock, 4, start="earliest", key=("id",), keyed=True)
+            assert await position(place) == Position("T", 2)
 
     async def test_a_change_begins_a_new_delivery(self, clock: ManualClock, lake: Lake) -> None:
         """A delivery of several versions has the columns of one schema."""
