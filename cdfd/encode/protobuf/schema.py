@@ -121,6 +121,8 @@ class ProtobufSchema:
         self._done: dict[int, tuple[str, tuple[Slot, ...]]] = {}
         self._top: list[_Message] = []
         package, _, name = legal_path(kind.name or "Value").rpartition(".")
+        # Names are looked up in the packages around first, and one of them may be `shop.google`.
+        self._timestamp = f".{TIMESTAMP}" if "google" in package.split(".")[1:] else TIMESTAMP
         # The first message of a file is that of the record, and shared ones stand behind it.
         record = _Message(name)
         self._top.append(record)
@@ -154,7 +156,7 @@ class ProtobufSchema:
             raise UnsupportedError("Protobuf has no name between [ and ], which are for extensions in JSON", hint=HINT)
         options = f" [json_name = {json.dumps(each.name, ensure_ascii=False)}]" if _json_name(name) != each.name else ""
         label, type, slot = self._type(message, each.kind, name, number, path, messages)
-        if not label and not (each.kind.type == "struct" or type == TIMESTAMP or type.startswith("map<")):
+        if not label and not (each.kind.type == "struct" or type == self._timestamp or type.startswith("map<")):
             label = "optional " if each.nullable else ""
         comment, arrow = "", each.kind.arrow
         if arrow is not None and types.is_date(arrow) and type == "int32":
@@ -199,7 +201,7 @@ class ProtobufSchema:
             )
         if kind.name == CONNECT_TIMESTAMP:
             self._imports.add("google/protobuf/timestamp.proto")
-            return "", TIMESTAMP, Slot(name, number, kind)
+            return "", self._timestamp, Slot(name, number, kind)
         return "", _SCALARS[kind.type], Slot(name, number, kind)
 
     def _map(

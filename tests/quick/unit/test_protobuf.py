@@ -119,6 +119,16 @@ def test_years_beyond_those_of_a_calendar_are_seconds_as_they_are() -> None:
     assert [row["t"] for row in read(pa.record_batch({"t": array}))] == [2**62, -(2**62)]
 
 
+@pytest.mark.parametrize("topic", ["shop.google.orders", "shop.google", "google.orders"])
+def test_topic_may_have_the_name_of_a_package_of_protobuf(topic: str) -> None:
+    batch = pa.record_batch([pa.array([1, None], pa.timestamp("us", "UTC"))], names=["at"])
+    encoder = BatchEncoder(protobuf_format, batch.schema, f"{topic}.Value")
+    first, second = (parse(encoder.schema, value) for value in encoder.rows(batch).to_pylist())
+    assert first.at.nanos == 1_000
+    assert not second.HasField("at")
+    assert numbers_of(encoder.schema) == {"Value": {"at": 1}}
+
+
 def test_numbers_stay_where_columns_come_and_go() -> None:
     first = encoder_of(pa.record_batch({"a": pa.array([1]), "b": pa.array([{"x": 1, "y": 2}]), "c": pa.array(["z"])}))
     batch = pa.record_batch({"new": pa.array([True]), "c": pa.array(["z"]), "b": pa.array([{"w": 3, "y": 2}])})
