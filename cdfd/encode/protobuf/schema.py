@@ -17,7 +17,8 @@ Every field of a scalar type is `optional`: a field that is not there is null. P
 an empty one.
 
 A field keeps its number as long as the registry knows it: numbers are those of the subject's schemas, by column, and new
-fields get the next ones, which no field ever had. Without earlier schemas, fields are numbered in their order.
+fields get the next ones, which no field ever had. A column that is dropped, and comes again with another type, is a new field.
+Without earlier schemas, fields are numbered in their order.
 
 Names that Protobuf does not allow get `_` for each character that is not a letter, digit or `_`; `json_name` has the name as it is, also for
 names that would be `camelCase` in Protobuf's JSON.
@@ -78,6 +79,42 @@ class Slot:
 
 
 @dataclass(slots=True)
+class _Numbers:
+    """Numbers of the fields of a message in all schemas.
+
+    Attributes:
+        types: of each column the numbers that it has had, by type.
+        newest: those of the newest schema.
+        last: the largest number that a field has or had.
+    """
+
+    types: dict[str, dict[str, int]] = field(default_factory=dict)
+    newest: Mapping[str, int] = field(default_factory=dict)
+    last: int = 0
+
+    def add(self, fields: Mapping[str, tuple[int, str]]) -> None:
+        """Add those of a newer schema."""
+        newer = {number for number, _ in fields.values()}
+        self.last = max(self.last, *newer) if newer else self.last
+        for numbers in self.types.values():
+            # Builds up to 0.2.0 could give a number to another column.
+            for type in [type for type, number in numbers.items() if number in newer]:
+                del numbers[type]
+        for column, (number, type) in fields.items():
+            self.types.setdefault(column, {})[type] = number
+
+    def take(self, column: str, type: str) -> int:
+        """The number of a column, which is a new one if the column is new, or comes again with another type."""
+        number = self.types.get(column, {}).get(type.removeprefix(".")) or self.newest.get(column)
+        if number is None:
+            number = self.last + 1 if self.last + 1 not in _RESERVED_NUMBERS else _RESERVED_NUMBERS.stop
+            if number > _LARGEST_NUMBER:
+                raise UnsupportedError("a message has too many fields", hint="Choose columns with `columns`")
+            self.last = number
+        return number
+
+
+@dataclass(slots=True)
 class _Message:
     """A message of the text: lines of its fields, and the messages in it."""
 
@@ -110,13 +147,14 @@ class ProtobufSchema:
     """
 
     def __init__(self, kind: Kind, earlier: Sequence[str]) -> None:
-        self._numbers: dict[str, dict[str, int]] = {}
+        self._numbers: dict[str, _Numbers] = {}
+        newest: Mapping[str, Mapping[str, tuple[int, str]]] = {}
         for text in earlier:
-            for message, numbers in numbers_of(text).items():
-                newer = set(numbers.values())
-                # Builds up to 0.2.0 could give a number to another column.
-                older = {name: each for name, each in self._numbers.get(message, {}).items() if each not in newer}
-                self._numbers[message] = older | numbers
+            newest = fields_of(text)
+            for message, fields in newest.items():
+                self._numbers.setdefault(message, _Numbers()).add(fields)
+        for message, known in self._numbers.items():
+            known.newest = {name: number for name, (number, _) in newest.get(message, {}).items()}
         self._imports: set[str] = set()
         self._done: dict[int, tuple[str, tuple[Slot, ...]]] = {}
         self._top: list[_Message] = []
@@ -137,25 +175,32 @@ class ProtobufSchema:
         """Write the fields of a struct into its message."""
         taken: set[str] = set()
         slots = []
-        numbers = self._numbers.get(path, {})
+        numbers = self._numbers.get(path) or _Numbers()
         columns = {each.name for each in kind.fields}
         names = [_field_name(each.name, taken, columns) for each in kind.fields]
-        following = _following(numbers)
         # Names of messages and of fields share a space.
         messages = set(taken)
         for each, name in zip(kind.fields, names, strict=True):
-            number = numbers.get(each.name) or next(following)
             with column_errors(kind, each):
-                slots.append(self._field(message, each, name, number, path, messages))
+                slots.append(self._field(message, each, name, numbers, path, messages))
         return tuple(slots)
 
-    def _field(self, message: _Message, each: KindField, name: str, number: int, path: str, messages: set[str]) -> Slot:
+    def _field(
+        self,
+        message: _Message,
+        each: KindField,
+        name: str,
+        numbers: _Numbers,
+        path: str,
+        messages: set[str],
+    ) -> Slot:
         if "\0" in each.name:
             raise UnsupportedError("Protobuf has no name with a zero byte", hint=HINT)
         if each.name.startswith("[") and each.name.endswith("]"):
             raise UnsupportedError("Protobuf has no name between [ and ], which are for extensions in JSON", hint=HINT)
         options = f" [json_name = {json.dumps(each.name, ensure_ascii=False)}]" if _json_name(name) != each.name else ""
-        label, type, slot = self._type(message, each.kind, name, number, path, messages)
+        label, type, slot = self._type(message, each.kind, name, path, messages)
+        slot.number = number = numbers.take(each.name, type)
         if not label and not (each.kind.type == "struct" or type == self._timestamp or type.startswith("map<")):
             label = "optional " if each.nullable else ""
         comment, arrow = "", each.kind.arrow
@@ -166,17 +211,15 @@ class ProtobufSchema:
         message.lines.append(f"{label}{type} {name} = {number}{options};{comment}")
         return slot
 
-    def _type(
-        self, message: _Message, kind: Kind, name: str, number: int, path: str, messages: set[str]
-    ) -> tuple[str, str, Slot]:
-        """The label and type of a field, and its slot."""
+    def _type(self, message: _Message, kind: Kind, name: str, path: str, messages: set[str]) -> tuple[str, str, Slot]:
+        """The label and type of a field, and its slot, which has no number yet."""
         match kind.type:
             case "struct":
                 if kind.name is None:
                     below = _Message(unique(_title(name), messages))
                     message.messages.append(below)
                     fields = self._fill(below, kind, f"{path}.{below.name}")
-                    return "", below.name, Slot(name, number, kind, fields=fields)
+                    return "", below.name, Slot(name, 0, kind, fields=fields)
                 if id(kind) not in self._done:
                     # Several fields have it: it stands beside the record.
                     taken = {each.name for each in self._top}
@@ -184,15 +227,15 @@ class ProtobufSchema:
                     self._top.append(shared)
                     self._done[id(kind)] = shared.name, self._fill(shared, kind, shared.name)
                 type, fields = self._done[id(kind)]
-                return "", type, Slot(name, number, kind, fields=fields)
+                return "", type, Slot(name, 0, kind, fields=fields)
             case "array":
                 assert kind.items is not None
                 below = _Message(unique(f"{_title(name)}Element", messages))
                 element = self._wrap(below, kind.items, f"{path}.{below.name}")
                 message.messages.append(below)
-                return "repeated ", below.name, Slot(name, number, kind, element=element)
+                return "repeated ", below.name, Slot(name, 0, kind, element=element)
             case "map":
-                return self._map(message, kind, name, number, path, messages)
+                return self._map(message, kind, name, path, messages)
             case "null":
                 raise UnsupportedError("a column of type void has no type in Protobuf", hint=HINT)
         if kind.name == DECIMAL:
@@ -201,12 +244,10 @@ class ProtobufSchema:
             )
         if kind.name == CONNECT_TIMESTAMP:
             self._imports.add("google/protobuf/timestamp.proto")
-            return "", self._timestamp, Slot(name, number, kind)
-        return "", _SCALARS[kind.type], Slot(name, number, kind)
+            return "", self._timestamp, Slot(name, 0, kind)
+        return "", _SCALARS[kind.type], Slot(name, 0, kind)
 
-    def _map(
-        self, message: _Message, kind: Kind, name: str, number: int, path: str, messages: set[str]
-    ) -> tuple[str, str, Slot]:
+    def _map(self, message: _Message, kind: Kind, name: str, path: str, messages: set[str]) -> tuple[str, str, Slot]:
         assert kind.keys is not None
         assert kind.items is not None
         key = _SCALARS.get(kind.keys.type, "") if kind.keys.name is None else ""
@@ -220,7 +261,7 @@ class ProtobufSchema:
             pair = Kind("struct", fields=(KindField("key", kind.keys), KindField("value", kind.items)))
             key_slot, element = self._fill(below, pair, own_path)
         message.messages.append(below)
-        slot = Slot(name, number, kind, element=element, key=key_slot, is_entry=not is_map)
+        slot = Slot(name, 0, kind, element=element, key=key_slot, is_entry=not is_map)
         return ("", f"map<{key}, {below.name}>", slot) if is_map else ("repeated ", below.name, slot)
 
     def _wrap(self, message: _Message, kind: Kind, path: str) -> Slot:
@@ -251,27 +292,17 @@ def _json_name(name: str) -> str:
     return re.sub("_+(.?)", lambda match: match[1].upper(), name)
 
 
-def _following(numbers: Mapping[str, int]) -> Iterator[int]:
-    """Numbers that no field has."""
-    number = max(numbers.values(), default=0)
-    while number < _LARGEST_NUMBER:
-        number += 1
-        if number not in _RESERVED_NUMBERS:
-            yield number
-    raise UnsupportedError("a message has too many fields", hint="Choose columns with `columns`")
-
-
 _MESSAGE: Final = re.compile(r"\s*message\s+(\w+)\s*\{\s*$")
 _FIELD: Final = re.compile(
-    r"\s*(?:optional\s+|repeated\s+)?[\w.]+(?:<[\w., ]+>)?\s+(\w+)\s*=\s*(\d+)\s*"
+    r"\s*(?:optional\s+|repeated\s+)?\.?([\w.]+(?:<[\w., ]+>)?)\s+(\w+)\s*=\s*(\d+)\s*"
     r"(?:\[\s*(?:json_name\s*=\s*(\"(?:[^\"\\]|\\.)*\"))?.*\])?;"
 )
 _ESCAPE: Final = re.compile(rb"\\(\\|['?]|[0-7]{1,3})")
 _END: Final = re.compile(r"\s*\}\s*$")
 
 
-def numbers_of(text: str) -> dict[str, dict[str, int]]:
-    """The numbers of fields by their `json_name` or else their name, of each message by its path.
+def fields_of(text: str) -> dict[str, dict[str, tuple[int, str]]]:
+    """Number and type of fields by their `json_name` or else their name, of each message by its path.
 
     Args:
         text: a schema that cdfd has written, or a registry in the same form.
@@ -280,7 +311,7 @@ def numbers_of(text: str) -> dict[str, dict[str, int]]:
         DataError: there is no message in it.
     """
     path: list[str] = []
-    messages: dict[str, dict[str, int]] = {}
+    messages: dict[str, dict[str, tuple[int, str]]] = {}
     # A json_name may have other characters that Python takes for the end of a line.
     for line in text.split("\n"):
         if match := _MESSAGE.match(line):
@@ -288,11 +319,11 @@ def numbers_of(text: str) -> dict[str, dict[str, int]]:
             messages[".".join(path)] = {}
         elif path and (match := _FIELD.match(line)):
             # `_2` without a json_name is the column `2`: as a column, `_2` has one.
-            column = _json_name(match[1]) if match[1].startswith("_") else match[1]
-            if match[3]:
+            column = _json_name(match[2]) if match[2].startswith("_") else match[2]
+            if match[4]:
                 with suppress(ValueError):
-                    column = _unescape(match[3])
-            messages[".".join(path)][column] = int(match[2])
+                    column = _unescape(match[4])
+            messages[".".join(path)][column] = int(match[3]), match[1]
         elif path and _END.match(line):
             path.pop()
     if not messages:

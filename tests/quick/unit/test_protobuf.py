@@ -15,7 +15,7 @@ from pyarrow import types
 
 from cdfd.encode.kinds import Modes
 from cdfd.encode.protobuf.format import protobuf_format
-from cdfd.encode.protobuf.schema import numbers_of
+from cdfd.encode.protobuf.schema import fields_of
 from cdfd.errors import DataError, UnsupportedError
 from tests.support.protobuf import message_type, parse
 from tests.support.schemas import BatchEncoder
@@ -24,6 +24,13 @@ from tests.support.typed_values import arrays
 pytestmark = pytest.mark.usefixtures("kernels")
 
 EPOCH = dt.datetime(1970, 1, 1)  # noqa: DTZ001 - Arrow's type without zone
+
+
+def numbers_of(schema: str) -> dict[str, dict[str, int]]:
+    return {
+        message: {column: number for column, (number, _) in fields.items()}
+        for message, fields in fields_of(schema).items()
+    }
 
 
 def encoder_of(batch: pa.RecordBatch, **options: Any) -> BatchEncoder:
@@ -140,6 +147,34 @@ def test_numbers_stay_where_columns_come_and_go() -> None:
     (value,) = second.rows(batch).to_pylist()
     old = parse(first.schema, value)
     assert (old.c, old.b.y, old.HasField("a"), old.b.HasField("x")) == ("z", 2, False, False)
+
+
+def test_a_column_that_comes_again_with_another_type_has_another_number() -> None:
+    """A consumer with the newest schema would read the values of the dropped column as those of the new one."""
+
+    def schemas(*columns: list[pa.Array]) -> list[str]:
+        texts: list[str] = []
+        for fields in columns:
+            names = [each.type.field(0).name for each in fields]
+            batch = pa.record_batch([each.field(0) for each in fields], names=names)
+            texts.append(encoder_of(batch, earlier=list(texts)).schema)
+        return texts
+
+    def one(name: str, value: Any) -> pa.Array:
+        return pa.array([{name: value}])
+
+    a, number, truth = one("a", 1), one("x", 7), one("x", True)
+    texts = schemas([a, number], [a], [a, truth], [a, number], [a], [a, truth])
+    assert [numbers_of(text)["Value"].get("x") for text in texts] == [2, None, 3, 2, None, 3]
+    assert (texts[3], texts[5]) == (texts[0], texts[2])
+    (old,) = encoder_of(pa.record_batch({"a": [1], "x": [7]})).rows(pa.record_batch({"a": [1], "x": [7]})).to_pylist()
+    message = message_type(texts[2])()
+    message.ParseFromString(old)
+    assert not message.HasField("x")
+    nested = [numbers_of(text) for text in schemas([a, one("x", {"b": 1})], [a], [a, one("x", {"b": "t"})])]
+    assert nested[2] == {"Value": {"a": 1, "x": 2}, "Value.X": {"b": 2}}
+    small = pa.array([{"x": 1}], pa.struct([("x", pa.int32())]))
+    assert [numbers_of(text)["Value"]["x"] for text in schemas([small], [number])] == [1, 1]
 
 
 def test_a_number_stays_with_its_column_if_the_field_gets_another_name() -> None:
