@@ -244,11 +244,14 @@ class Table(TableOptions, TableNames):
         conflicts: list[tuple[Path, str]] = []
         if self.columns == ():
             conflicts.append((("columns",), "at least one is required; leave the key out for all"))
-        names = [column.name for column in self.columns or ()]
-        for place, listed in (("key", list(self.key)), ("columns", names)):
+        # Case does not count, as elsewhere in Delta.
+        key, names = (
+            [name.lower() for name in listed] for listed in (self.key, (each.name for each in self.columns or ()))
+        )
+        for place, listed in (("key", key), ("columns", names)):
             if len(set(listed)) < len(listed):
                 conflicts.append(((place,), "the same column twice"))
-        if self.columns and not set(self.key) <= set(names):
+        if self.columns and not set(key) <= set(names):
             conflicts.append((("key",), "names columns that `columns` leaves out"))
         conflicts += self._shape_conflicts()
         if self.refine == "key" and not self.key:

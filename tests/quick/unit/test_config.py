@@ -624,6 +624,7 @@ def test_tags_construct_nothing() -> None:
             "storage.s3: access_key_id and secret_access_key go together (line 5)",
         ),
         (MINIMAL.replace("/data/orders", "/a, key: [x, x]"), "tables[0].key: the same column twice (line 3)"),
+        (MINIMAL.replace("/data/orders", "/a, key: [x, X]"), "tables[0].key: the same column twice (line 3)"),
         (
             MINIMAL.replace("/data/orders", "/a, key: [x], columns: [y]"),
             "tables[0].key: names columns that `columns` leaves out (line 3)",
@@ -893,6 +894,11 @@ tables:
     headers: {x-amount: amount}
 sink: {kind: kafka, bootstrap_servers: "a:1"}
 """
+
+
+def test_case_of_a_key_does_not_count() -> None:
+    [table] = parse(MINIMAL.replace("/data/orders", "/a, key: [ID], columns: [{name: id, as: Number}, v]")).listed
+    assert table.rows.published_key == ("Number",)
 
 
 def test_filter_columns_and_masks_of_a_table_are_read() -> None:
