@@ -177,7 +177,8 @@ class ProtobufSchema:
         slots = []
         numbers = self._numbers.get(path) or _Numbers()
         columns = {each.name for each in kind.fields}
-        names = [_field_name(each.name, taken, columns) for each in kind.fields]
+        following: dict[str, int] = {}
+        names = [field_name(each.name, taken, columns, following) for each in kind.fields]
         # Names of messages and of fields share a space.
         messages = set(taken)
         for each, name in zip(kind.fields, names, strict=True):
@@ -275,16 +276,24 @@ def _title(name: str) -> str:
     return legal("".join(word[:1].upper() + word[1:] for word in words) or "Field")
 
 
-def _field_name(name: str, taken: set[str], columns: set[str]) -> str:
+def field_name(name: str, taken: set[str], columns: set[str], following: dict[str, int]) -> str:
     """A name that no field has, neither as it is nor as Protobuf has it in JSON by default. Both are taken from now on.
 
     It is not the name of another column, which is that column's `json_name`: Python's Protobuf refuses such a schema.
+
+    Args:
+        name: of the column.
+        taken: names of fields.
+        columns: names of all columns.
+        following: the number to try next behind a name that many columns would have, such as `__` of two letters that are not ASCII.
     """
-    field_name, number = legal(name), 2
-    while field_name in taken or _json_name(field_name) in taken or (field_name != name and field_name in columns):
-        field_name, number = f"{legal(name)}_{number}", number + 1
-    taken |= {field_name, _json_name(field_name)}
-    return field_name
+    candidate = base = legal(name)
+    number = following.get(base, 2)
+    while candidate in taken or _json_name(candidate) in taken or (candidate != name and candidate in columns):
+        candidate, number = f"{base}_{number}", number + 1
+    following[base] = number
+    taken |= {candidate, _json_name(candidate)}
+    return candidate
 
 
 def _json_name(name: str) -> str:
