@@ -86,7 +86,7 @@ def changes(
         storage_options: options of the store, for the URI's scheme.
         allowed_roots: roots outside the table to which absolute paths in the log (clones) and symbolic links may lead.
         path_prefixes: locations of absolute paths in the log, by prefix: `{"dbfs:/mnt/lake": "s3://lake"}`. They are allowed roots, too.
-        max_log_line: the largest line of a log entry, in bytes, because it is held in memory; None for 128 MiB.
+        max_log_line: the largest line of a log entry or of a checkpoint in JSON, in bytes, because it is held in memory; None for 128 MiB.
 
     Returns:
         A reader whose batches have the table's columns as of `end`, then `_change_type` (dictionary-encoded string), `_commit_version`

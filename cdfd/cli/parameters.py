@@ -164,7 +164,7 @@ LOG_LINE = Annotated[
         "--max-log-line",
         metavar="SIZE",
         parser=_size,
-        help="Limit of a line of a log entry, which is held in memory. Default: 128MiB.",
+        help="Limit of a line of a log entry or of a checkpoint in JSON, which is held in memory. Default: 128MiB.",
     ),
 ]
 NAME = Annotated[str, typer.Argument(metavar="NAME", help="Name of a table in the configuration.")]

@@ -200,7 +200,7 @@ class TableOptions(Section):
     """Places of absolute file paths in the log, by prefix: `{dbfs:/mnt/lake: s3://lake}`. They need not be in `allowed_roots`."""
 
     max_log_line: Size = 128 << 20
-    """Limit of a line of a log entry, which is held in memory. Actions that cdfd ignores may be longer."""
+    """Limit of a line of a log entry or of a checkpoint in JSON, which is held in memory. Actions that cdfd ignores may be longer."""
 
 
 class Table(TableOptions, TableNames):

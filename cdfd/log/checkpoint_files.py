@@ -66,14 +66,17 @@ async def read_snapshot(
     with_tombstones: bool,
     with_counts: bool = False,
     all_fields: bool = False,
+    line_bytes: int | None = None,
 ) -> Snapshot:
     """The state in the checkpoint. `with_counts` reads the row counts of files, from their statistics; `all_fields` all fields of files.
+
+    `line_bytes` is the limit of a line of JSON; see `commit.parse`.
 
     Raises:
         LogError: a file is missing, truncated, corrupt, or no checkpoint.
         UnsupportedError: its protocol requires a feature that cdfd does not implement.
     """
-    state = await asyncio.to_thread(read_state, storage, checkpoint)
+    state = await asyncio.to_thread(read_state, storage, checkpoint, line_bytes=line_bytes)
     begun = snapshot_of(checkpoint, state)
     header = begun.header
     columns = RowColumns(
@@ -84,7 +87,8 @@ async def read_snapshot(
         tombstones=with_tombstones,
         all_fields=all_fields,
     )
-    return replace(begun, base=await asyncio.to_thread(_read_base, storage, checkpoint, state.sidecars, columns))
+    base = await asyncio.to_thread(_read_base, storage, checkpoint, state.sidecars, columns, line_bytes)
+    return replace(begun, base=base)
 
 
 def snapshot_of(checkpoint: Checkpoint, state: State) -> Snapshot:
@@ -99,8 +103,16 @@ def snapshot_of(checkpoint: Checkpoint, state: State) -> Snapshot:
     return Snapshot(header, txns=HashTrieMap(state.txns), domains=HashTrieMap(domains))
 
 
-def read_state(storage: Storage, checkpoint: Checkpoint, names: Sequence[str] = checkpoints.STATE) -> State:
+def read_state(
+    storage: Storage,
+    checkpoint: Checkpoint,
+    names: Sequence[str] = checkpoints.STATE,
+    *,
+    line_bytes: int | None = None,
+) -> State:
     """Everything but files: protocol, metadata, transactions, domains; or the actions of these `names`. Blocks.
+
+    `line_bytes` is the limit of a line of JSON; see `commit.parse`.
 
     Raises:
         LogError: a file is missing, truncated, corrupt, or no checkpoint.
@@ -109,7 +121,7 @@ def read_state(storage: Storage, checkpoint: Checkpoint, names: Sequence[str] = 
     for stat in checkpoint.files:
         with _errors_naming(stat.path):
             if stat.path.endswith(".json"):
-                checkpoints.from_commit(_read_json(storage, checkpoint.version, stat), state)
+                checkpoints.from_commit(_read_json(storage, checkpoint.version, stat, line_bytes), state)
                 continue
             with _open(storage, stat) as file:
                 budget.allow(file)
@@ -131,13 +143,15 @@ def _read_action(file: AnyReader, name: str, state: State, budget: MemoryBudget)
                     return
 
 
-def _read_base(storage: Storage, checkpoint: Checkpoint, sidecars: list[Sidecar], columns: RowColumns) -> Base:
+def _read_base(
+    storage: Storage, checkpoint: Checkpoint, sidecars: list[Sidecar], columns: RowColumns, line_bytes: int | None
+) -> Base:
     adds, removes, budget = list[pa.RecordBatch](), list[pa.RecordBatch](), MemoryBudget()
     for stat in chain(checkpoint.files, sidecar_stats(sidecars)):
         with _errors_naming(stat.path):
             if stat.path.endswith(".json") and stat in checkpoint.files:
                 with_stats = columns.stats and not columns.counts
-                manifest = _read_json(storage, checkpoint.version, stat, with_stats=with_stats)
+                manifest = _read_json(storage, checkpoint.version, stat, line_bytes, with_stats=with_stats)
                 added, removed = checkpoints.from_commit(manifest, State(), all_fields=columns.all_fields)
                 adds.append(added)
                 removes.append(removed)
@@ -171,15 +185,19 @@ def sidecar_stats(sidecars: Iterable[Sidecar]) -> Iterator[Stat]:
         yield Stat(path, sidecar.size_in_bytes, sidecar.modification_time)
 
 
-def adds(storage: Storage, version: int, stat: Stat, columns: RowColumns) -> Iterator[pa.RecordBatch]:
+def adds(
+    storage: Storage, version: int, stat: Stat, columns: RowColumns, line_bytes: int | None = None
+) -> Iterator[pa.RecordBatch]:
     """The files that one file of a checkpoint lists, a batch at a time, in the `FILES` schema. Columns that are not read are null.
+
+    `line_bytes` is the limit of a line of JSON; see `commit.parse`.
 
     Raises:
         LogError: the file is missing, truncated, corrupt, or no checkpoint.
     """
     with _errors_naming(stat.path):
         if stat.path.endswith(".json"):
-            manifest = _read_json(storage, version, stat, with_stats=columns.stats)
+            manifest = _read_json(storage, version, stat, line_bytes, with_stats=columns.stats)
             yield checkpoints.from_commit(manifest, State())[0]
             return
         with _open(storage, stat) as file:
@@ -187,9 +205,12 @@ def adds(storage: Storage, version: int, stat: Stat, columns: RowColumns) -> Ite
                 yield checkpoints.file_rows(batch, "add")
 
 
-def _read_json(storage: Storage, version: int, stat: Stat, *, with_stats: bool = False) -> Commit:
+def _read_json(
+    storage: Storage, version: int, stat: Stat, line_bytes: int | None, *, with_stats: bool = False
+) -> Commit:
     with storage.open_input_file(stat.path, stat.size) as file:
-        return commits.parse(version, iter(partial(file.read, 16 << 20), b""), with_stats=with_stats)
+        chunks = iter(partial(file.read, 16 << 20), b"")
+        return commits.parse(version, chunks, with_stats=with_stats, line_bytes=line_bytes)
 
 
 @contextlib.contextmanager

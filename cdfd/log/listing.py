@@ -39,12 +39,14 @@ class Listing:
         files: in the order in which their rows count.
         partitioned: whether files have partition values.
         vectors: whether files may have deletion vectors.
+        line_bytes: limit of a line of JSON; see `commit.parse`.
     """
 
     version: int
     files: tuple[Stat, ...]
     partitioned: bool
     vectors: bool
+    line_bytes: int | None = None
 
     @property
     def size(self) -> int:
@@ -83,7 +85,7 @@ class Listing:
     def _batches(self, storage: Storage, columns: RowColumns) -> Iterator[pa.RecordBatch]:
         with Within(storage.uri, self.version, None):
             for stat in self.files:
-                yield from checkpoint_files.adds(storage, self.version, stat, columns)
+                yield from checkpoint_files.adds(storage, self.version, stat, columns, self.line_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +134,7 @@ async def _list_live(log: DeltaLog, least_bytes: int, segment: Segment) -> LiveL
     if segment.checkpoint is None:
         return None
     with Within(log.storage.uri, segment.checkpoint.version, None):
-        listing, begun = await asyncio.to_thread(_open_checkpoint, log.storage, segment.checkpoint)
+        listing, begun = await asyncio.to_thread(_open_checkpoint, log, segment.checkpoint)
     if listing.size < least_bytes:
         return None
     commits = [commit async for commit in log.commits_of(segment)]
@@ -145,15 +147,16 @@ async def _list_live(log: DeltaLog, least_bytes: int, segment: Segment) -> LiveL
     return LiveListing(listing, changed, log.warn_of_mismatches(state))
 
 
-def _open_checkpoint(storage: Storage, checkpoint: Checkpoint) -> tuple[Listing, Snapshot]:
+def _open_checkpoint(log: DeltaLog, checkpoint: Checkpoint) -> tuple[Listing, Snapshot]:
     """Where a checkpoint lists its files, and its state without them. Blocks: a table may have many sidecars and transactions."""
-    state = checkpoint_files.read_state(storage, checkpoint)
+    state = checkpoint_files.read_state(log.storage, checkpoint, line_bytes=log.line_bytes)
     begun = checkpoint_files.snapshot_of(checkpoint, state)
     listing = Listing(
         checkpoint.version,
         (*checkpoint.files, *checkpoint_files.sidecar_stats(state.sidecars)),
         partitioned=bool(begun.metadata.partition_columns),
         vectors=begun.protocol.min_reader_version >= 3,
+        line_bytes=log.line_bytes,
     )
     return listing, begun
 

@@ -166,7 +166,8 @@ class DeltaLog(EntryReader):
             header = header.before(kept.header.protocol, kept.header.metadata)
         if not header.complete and segment.checkpoint is not None:
             with self._errors_naming(segment.checkpoint.version):
-                state = await asyncio.to_thread(checkpoint_files.read_state, self.storage, segment.checkpoint, HEADER)
+                read_state = partial(checkpoint_files.read_state, line_bytes=self.line_bytes)
+                state = await asyncio.to_thread(read_state, self.storage, segment.checkpoint, HEADER)
             header = header.before(state.protocol, state.metadata, segment.checkpoint.path)
         if not self.storage.remote:
             self._cache.clear()
@@ -197,6 +198,7 @@ class DeltaLog(EntryReader):
             with_tombstones=with_tombstones,
             with_counts=with_counts,
             all_fields=all_fields,
+            line_bytes=self.line_bytes,
         )
 
         reduced = not (with_stats or with_tombstones or with_counts or all_fields)

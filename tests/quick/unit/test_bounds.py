@@ -17,6 +17,7 @@ from cdfd.delta import commit, last_checkpoint, paths
 from cdfd.demo.writer import TableWriter
 from cdfd.errors import CdfdError, LogError, StorageError
 from cdfd.log.entry import entry_size, parse_and_digest
+from cdfd.log.listing import list_live
 from cdfd.log.log import DeltaLog
 from cdfd.storage.local import LocalStorage
 from tests.support import checkpoint_layout as layout
@@ -137,6 +138,26 @@ def test_long_line_is_read_if_it_is_ignored_or_within_the_limit(line_bytes: int 
     for read_entry in (log.entry, log.fingerprint, log.header):
         with pytest.raises(LogError, match=r"line 1 is longer than 1 MiB.*max_log_line"):
             asyncio.run(read_entry(LAST))
+
+
+def test_limit_of_a_line_holds_in_a_checkpoint_of_json(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It bounds the lines of a manifest in each way to read one, and a larger limit lets them be read."""
+    state = [action for action in actions(table, 0, 1, 2) if "commitInfo" not in action]
+    state.append({"txn": {"appId": "x" * (3 << 20), "version": 1}})
+    write(table, layout.v2(2, state, 0, "json"))
+    for version in range(3):
+        (table / paths.LOG / paths.commit_name(version)).unlink()
+    monkeypatch.setattr(commit, "LINE_BYTES", 2 << 20)
+    log = DeltaLog(LocalStorage(table), 4 << 20)
+    assert asyncio.run(log.header()).version == LAST
+    assert len(asyncio.run(log.snapshot()).live()) == LAST - 1
+    live = asyncio.run(list_live(log))
+    assert live is not None
+    assert sum(map(len, live.paths(log.storage))) == LAST - 1
+    narrow = DeltaLog(LocalStorage(table), 1 << 20)
+    for read_log in (narrow.header, narrow.snapshot, lambda: list_live(narrow)):
+        with pytest.raises(LogError, match=r"is longer than 1 MiB.*max_log_line"):
+            asyncio.run(read_log())
 
 
 def test_a_log_entry_that_is_only_hashed() -> None:
