@@ -26,7 +26,7 @@ from cdfd.scan.file_reader import rows_at_once
 from cdfd.scan.image_order import DELETE, INSERT, POST_IMAGE, PRE_IMAGE
 from cdfd.scan.updates.equality import Integers, hashes
 from cdfd.scan.updates.matching import Matched, by_key
-from cdfd.scan.updates.spill import Buckets, SpillSpace
+from cdfd.scan.updates.spill import Buckets, SpillSpace, capacity_errors
 
 BUCKETS = 64
 SMALL_BYTES = 64 << 20
@@ -84,23 +84,30 @@ class NetChanges:
 
         `_commit_version` and `_commit_timestamp` are those of the last change of the row; both images of an update have those of its
         post-image. `_change_ordinal` counts all rows.
+
+        Raises:
+            DataError: a bucket has more text than Arrow holds in a column.
         """
         for side, rows in self._held:
             self._sides[side].add(rows)
         self._held = []
         ordinal = 0
         for bucket in range(self._sides[0].count):
-            removed, added = (side.rows(bucket).combine_chunks() for side in self._sides)
-            matched = by_key(removed.select(self._names), added.select(self._names), self._key)
-            for rows, types in _changes(removed, added, matched):
-                columns = rows.combine_chunks().to_batches()[0].columns
-                kinds = pa.DictionaryArray.from_arrays(array_of(types), CHANGE_TYPES)
-                ordinals = array_of(np.arange(ordinal, ordinal + len(types), dtype=np.int64))
-                columns = [*columns[: len(self._names)], kinds, *columns[len(self._names) :], ordinals]
-                yield pa.RecordBatch.from_arrays(columns, schema=self.schema)
-                ordinal += rows.num_rows
+            removed, added = (side.rows(bucket) for side in self._sides)
+            with capacity_errors(removed, added):
+                for rows, types in self._match(removed.combine_chunks(), added.combine_chunks()):
+                    columns = rows.combine_chunks().to_batches()[0].columns
+                    kinds = pa.DictionaryArray.from_arrays(array_of(types), CHANGE_TYPES)
+                    ordinals = array_of(np.arange(ordinal, ordinal + len(types), dtype=np.int64))
+                    columns = [*columns[: len(self._names)], kinds, *columns[len(self._names) :], ordinals]
+                    yield pa.RecordBatch.from_arrays(columns, schema=self.schema)
+                    ordinal += rows.num_rows
         for done in self._sides:
             done.close()
+
+    def _match(self, removed: pa.Table, added: pa.Table) -> Iterator[tuple[pa.Table, npt.NDArray[np.int8]]]:
+        matched = by_key(removed.select(self._names), added.select(self._names), self._key)
+        return _changes(removed, added, matched)
 
 
 def _changes(removed: pa.Table, added: pa.Table, matched: Matched) -> Iterator[tuple[pa.Table, npt.NDArray[np.int8]]]:

@@ -45,7 +45,7 @@ from cdfd.scan.updates.equality import Integers, dense, hashes
 from cdfd.scan.updates.matching import Matched, by_key, by_row_id, equal_rows, images_by_key
 from cdfd.scan.updates.row_id_runs import RUNS, RepeatedRowId, add_rows, bucket_of, not_moved, runs_of, within_bucket
 from cdfd.scan.updates.row_ids import HINT, ROW_ID, ROW_ID_FIELDS, ROW_VERSION, FileRowIds
-from cdfd.scan.updates.spill import Buckets, SpillSpace
+from cdfd.scan.updates.spill import Buckets, SpillSpace, capacity_errors
 
 UPDATE, GONE = (PRE_IMAGE, POST_IMAGE), (DELETE, INSERT)
 """Change types of the images of an update, and of a deleted row, which has no other image."""
@@ -108,7 +108,7 @@ class RefinedVersion:
 
         Raises:
             CdfdError: as `read` says; it names table, version and file.
-            DataError: row ids that repeat.
+            DataError: row ids that repeat, or more text than Arrow holds in a column.
             StorageError: the rows do not fit on the disk.
         """
         assert scan.bucket is not None
@@ -119,7 +119,11 @@ class RefinedVersion:
                     self._sides = self._read_images()
                 else:
                     self._sides = self._read_all() if tracking is None else self._read_changed(tracking)
-        removed, added = (side.rows(scan.bucket.number).combine_chunks() for side in self._sides)
+        removed, added = (side.rows(scan.bucket.number) for side in self._sides)
+        with capacity_errors(removed, added):
+            yield from self._changes(scan, removed.combine_chunks(), added.combine_chunks())
+
+    def _changes(self, scan: FileScan, removed: pa.Table, added: pa.Table) -> Iterator[MovedRows]:
         changes = self._match(removed, added, whole=scan.image_phase is None)
         rows = pa.concat_tables([removed, added])
         if scan.image_phase != "late":

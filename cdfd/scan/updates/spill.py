@@ -5,6 +5,7 @@ The file has no name: it is gone with the process, however that ends, and leaves
 
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
 from threading import Lock
@@ -14,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from cdfd.errors import ConfigError, StorageError
+from cdfd.errors import ConfigError, DataError, StorageError
 from cdfd.runtime.arrays import array_of
 
 MEMORY_BYTES = 128 << 20
@@ -25,6 +26,9 @@ FEW_RUNS = 16
 
 MAX_BYTES = 64 << 30
 """Default limit of disk space."""
+
+TEXT_BYTES = (1 << 31) - 1
+"""Bytes of text in a column of a bucket, at most: Arrow's kernels join its rows, and 32-bit offsets reach no further."""
 
 
 @dataclass(slots=True)
@@ -163,6 +167,20 @@ class Buckets:
     def __del__(self) -> None:
         # The space is shared: rows that have no reader any more must not fill it.
         self.close()
+
+
+@contextmanager
+def capacity_errors(*sides: pa.Table) -> Iterator[None]:
+    """Raise DataError where Arrow fails because the rows of a bucket have too much text."""
+    try:
+        yield
+    except (pa.ArrowException, ValueError) as error:
+        if sum(side.nbytes for side in sides) <= TEXT_BYTES:
+            raise
+        raise DataError(
+            "the rows to match have more than 2 GiB in one column",
+            hint="Leave columns of long text out with `columns`, or set `refine: off`; for net changes, read fewer versions",
+        ) from error
 
 
 def _divide(rows: pa.RecordBatch, buckets: npt.NDArray[np.int64] | None) -> Iterator[tuple[int, pa.RecordBatch]]:
