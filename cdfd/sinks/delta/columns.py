@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
@@ -241,6 +241,53 @@ def _without_mapping(table: DataType, before: DataType, after: DataType, mode: C
             key = _without_mapping(key, old_key, new_key, mode)
             return replace(table, key=key, value=_without_mapping(value, old_value, new_value, mode))
     return table
+
+
+def with_names_of(table: Columns, columns: Columns) -> Columns:
+    """The columns by the names and sources that the table has for them. Data files have neither.
+
+    A later column may have got the name of another one. Then the columns stay as they are.
+    """
+    struct = _with_names(table.struct, columns.struct, table.mapping, columns.mapping)
+    assert isinstance(struct, StructType)
+    names = {child.name: named.name for child, named in zip(columns.struct, struct, strict=True)}
+    if any(len({child.name.lower() for child in each}) < len(each.fields) for each in _structs_in(struct)):
+        return columns
+    return replace(columns, struct=struct, partition_by=tuple(names[name] for name in columns.partition_by))
+
+
+def _structs_in(kind: DataType) -> Iterator[StructType]:
+    match kind:
+        case StructType():
+            yield kind
+            for child in kind:
+                yield from _structs_in(child.type)
+        case ArrayType(element):
+            yield from _structs_in(element)
+        case MapType(key, value):
+            yield from _structs_in(key)
+            yield from _structs_in(value)
+
+
+def _with_names(table: DataType, kind: DataType, table_mode: ColumnMappingMode, mode: ColumnMappingMode) -> DataType:
+    match table, kind:
+        case StructType(), StructType():
+            before = {physical_name(child, table_mode): child for child in table}
+            fields = []
+            for child in kind:
+                old = before.get(physical_name(child, mode))
+                if old is not None:
+                    inside = _with_names(old.type, child.type, table_mode, mode)
+                    sources = {key: old.metadata[key] for key in (SOURCE,) if key in old.metadata}
+                    child = replace(child, name=old.name, type=inside, metadata={**child.metadata, **sources})
+                fields.append(child)
+            return StructType(tuple(fields))
+        case ArrayType(element), ArrayType(other):
+            return replace(kind, element=_with_names(element, other, table_mode, mode))
+        case MapType(key, value), MapType(other_key, other_value):
+            key = _with_names(key, other_key, table_mode, mode)
+            return replace(kind, key=key, value=_with_names(value, other_value, table_mode, mode))
+    return kind
 
 
 def with_sources(rows: StructType, sources: Sequence[TableSchema | None], shape: Shape) -> StructType:

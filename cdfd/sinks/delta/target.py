@@ -32,6 +32,7 @@ from cdfd.sinks.delta.columns import (
     columns_of_extended,
     columns_of_new,
     columns_of_replaced,
+    with_names_of,
 )
 from cdfd.sinks.delta.conditions import check_conditions
 from cdfd.sinks.delta.housekeeping import Upkeep, keep_house
@@ -362,6 +363,9 @@ class Target:
             self._proposed = table
             return []
         columns = table if rows is None else self._agree(table, base, rows, replaces)
+        if self._role:
+            # Rows of earlier versions come by earlier names of the columns, which the table keeps under its own.
+            columns = with_names_of(table, columns)
         self._proposed = columns = replace(columns, compression=table.compression)
         stays = columns == table and mode.properties.items() <= state.metadata.configuration.items()
         added: dict[str, str] = {}

@@ -1100,6 +1100,32 @@ class TestFollow:
         old, new = {"n": 0, "s": {"a": 0, "b": None}, "more": None}, {"n": 1, "s": {"a": 1, "b": 1}, "more": "x"}
         assert rows_in(tmp_path, "n", "s", "more") == [old, old, new]
 
+    @pytest.mark.parametrize("later", [False, True])
+    async def test_backfill_from_before_a_rename_keeps_the_names(self, tmp_path: Path, later: bool) -> None:
+        """The target has the names of the source's newest version, whichever versions a backfill appends. If another column had the
+        new name before, the rows need it.
+        """
+        names = {"n": "p1", "old": "p2", "s": "p3", "a": "p4", "day": "p5"}
+        before, after = (
+            batch(n=[0], old=["x"], s=[{"a": 0}], day=["x"]),
+            batch(n=[1], new=["y"], s=[{"b": 1}], tag=["y"]),
+        )
+        if later:
+            before, names = before.append_column("new", pa.array(["z"])), {**names, "new": "p6"}
+        await self.deliver(tmp_path, 0, names, before)
+        await self.deliver(tmp_path, 1, {"n": "p1", "new": "p2", "s": "p3", "b": "p4", "tag": "p5"}, after)
+        schema = json.loads(DeltaTable(tmp_path).schema().to_json())
+        target = Target(LocalStorage(tmp_path), APP, self.FOLLOW, SystemClock(), owner=8, role="backfill")
+        sink = await DeltaSink.open(target, partial(DataFiles, compression="snappy", file_bytes=1))
+        sink.move_to(at(0), {"from": 0})
+        for version in range(2):
+            await self.deliver_to(sink, version, names, before)
+        assert (json.loads(DeltaTable(tmp_path).schema().to_json()) == schema) != later
+        await self.deliver(tmp_path, 2, {"n": "p1", "new": "p2", "s": "p3", "b": "p4", "tag": "p5"}, after)
+        assert DeltaTable(tmp_path).metadata().partition_columns == ["tag"]
+        old, new = {"n": 0, "new": "x", "s": {"b": 0}, "tag": "x"}, {"n": 1, "new": "y", "s": {"b": 1}, "tag": "y"}
+        assert rows_in(tmp_path, "n", "new", "s", "tag") == [old, old, old, new, new]
+
     async def test_a_column_that_clusters_the_target_is_dropped(self, tmp_path: Path) -> None:
         """Other writers refuse a table that is clustered by a column that it does not have."""
         names = {"n": "p1", "v": "p2", "day": "p3"}
