@@ -2,7 +2,8 @@
 
 A column of the later schema is found in the earlier one by its physical name where columns are mapped, else by its name. So a renamed column
 is the same column. One that is new in the later schema is null, one that was dropped is left out, and a narrower one is widened. The same
-holds inside structs, lists and maps.
+holds inside structs, lists and maps. One that RESTORE brings back has its values also where it was dropped: the files still have them, and a
+row has to be deleted as it was inserted.
 
 An overwrite can give a column that looks the same a new physical name. It replaces the old one in one version, so it is the same column, too
 (see `with_replaced`). A column that was dropped is not replaced by a column that a later version adds.
@@ -75,7 +76,12 @@ class SchemaReconciler:
         mode = self.target.mapping if is_traced else common_mapping(schema, self.target)
         matching = _FieldMatching(schema.mapping, mode)
         pairs = matching.match(schema.struct, self.target.struct, is_replaced=False)
-        kept = tuple(matching.field(source, column, column.name) for source, column in pairs if source is not None)
+        partitioning = set(self.target.partition_columns)
+        kept = tuple(
+            column if source is None else matching.field(source, column, column.name)
+            for source, column in pairs
+            if source is not None or (matching.by_physical_name and column.name not in partitioning)
+        )
         stored = set(schema.partition_columns)
         partitions = tuple(column.name for source, column in pairs if source is not None and source.name in stored)
         by_id = schema.mapping is ColumnMappingMode.ID
@@ -101,6 +107,11 @@ class _FieldMatching:
     old: ColumnMappingMode
     new: ColumnMappingMode
 
+    @property
+    def by_physical_name(self) -> bool:
+        """Whether a column has its physical name for good: files have it although their version does not, if RESTORE brings it back."""
+        return ColumnMappingMode.NONE not in (self.old, self.new)
+
     def match(
         self, old: StructType, new: StructType, *, is_replaced: bool
     ) -> list[tuple[StructField | None, StructField]]:
@@ -123,11 +134,11 @@ class _FieldMatching:
     def _type(self, old: DataType, new: DataType, column: str, is_replaced: bool) -> DataType:
         match old, new:
             case StructType(), StructType():
-                # A field that the earlier version does not have. Structs of that version have it as nulls.
                 # No column has this physical name: a new field must not read the values of an old field of the same name.
+                unknown = {} if self.by_physical_name and not is_replaced else {PHYSICAL_NAME: "\0"}
                 return StructType(
                     tuple(
-                        StructField(child.name, child.type, child.nullable, {**child.metadata, PHYSICAL_NAME: "\0"})
+                        StructField(child.name, child.type, child.nullable, {**child.metadata, **unknown})
                         if source is None
                         else self.field(source, child, f"{column}.{child.name}")
                         for source, child in self.match(old, new, is_replaced=is_replaced)

@@ -399,4 +399,70 @@ def test_spark_reads_replaced_columns_from_the_start_on(tmp_path: Path, start: d
     first = asyncio.run(Table.open(tmp_path).log.header(0)).schema
     chosen = SchemaReconciler(target.schema).select(first)
     expected = ("s",) if start == {"startingVersion": "2"} else ("id", "s")
-    assert (target.names[:2], chosen.names) == (("id", "s"), expected)
+    names = tuple(child.name for child in chosen.struct if chosen.physical_name(child) in ("p1", "p2"))
+    assert (target.names[:2], names) == (("id", "s"), expected)
+
+
+@pytest.mark.parametrize("mode", ["name", "id"])
+def test_column_that_restore_brings_back_has_its_values_meanwhile(tmp_path: Path, mode: str) -> None:
+    """Rows that are deleted while it is dropped are those that were inserted: net changes and filters see both."""
+
+    def field(name: str, kind: Any, number: int) -> dict[str, Any]:
+        metadata = {"delta.columnMapping.id": number, "delta.columnMapping.physicalName": f"p{number}"}
+        return {"name": name, "type": kind, "nullable": True, "metadata": metadata}
+
+    def metadata(*columns: dict[str, Any]) -> dict[str, Any]:
+        settings = {"delta.columnMapping.mode": mode, "delta.columnMapping.maxColumnId": "5"}
+        schema = json.dumps({"type": "struct", "fields": columns})
+        form = {"provider": "parquet", "options": {}}
+        return {
+            "metaData": {
+                "id": "t",
+                "format": form,
+                "schemaString": schema,
+                "partitionColumns": [],
+                "configuration": settings,
+            }
+        }
+
+    def stored(name: str, kind: Any) -> Any:
+        return pa.field(name, kind, metadata={"PARQUET:field_id": name.removeprefix("p")})
+
+    def struct(*fields: dict[str, Any]) -> dict[str, Any]:
+        return {"type": "struct", "fields": list(fields)}
+
+    inside = pa.struct([stored("p4", pa.int64()), stored("p5", pa.int64())])
+    rows = pa.schema([stored("p1", pa.int64()), stored("p2", pa.string()), stored("p3", inside)])
+    key, value, kept, lost = (
+        field("k", "long", 1),
+        field("v", "string", 2),
+        field("a", "long", 4),
+        field("b", "long", 5),
+    )
+    for number in (1, 2):
+        file = pa.table([[number], ["x"], [{"p4": 7, "p5": 8}]], schema=rows)
+        pq.write_table(file, tmp_path / f"{number}")
+    (tmp_path / "_delta_log").mkdir()
+    added = [
+        {"add": {"path": path, "partitionValues": {}, "size": 1, "modificationTime": 0, "dataChange": True}}
+        for path in "12"
+    ]
+    removed = [{"remove": {"path": path, "deletionTimestamp": 1, "dataChange": True}} for path in "12"]
+    whole, less = metadata(key, value, field("s", struct(kept, lost), 3)), metadata(key, field("s", struct(kept), 3))
+    versions = [
+        [{"protocol": {"minReaderVersion": 2, "minWriterVersion": 5}}, whole],
+        added,
+        [less],
+        removed,
+        [whole, added[0]],
+    ]
+    for version, actions in enumerate(versions):
+        entry = tmp_path / "_delta_log" / f"{version:020}.json"
+        entry.write_text("\n".join(map(json.dumps, actions)))
+    expected = [(1, "insert", 1), (1, "insert", 2), (3, "delete", 1), (3, "delete", 2), (4, "insert", 1)]
+    for where in (None, "v = 'x'", "s.b = 8"):
+        actual = changes(tmp_path, where=where).read_all().to_pylist()
+        assert [(row["_commit_version"], row["_change_type"], row["k"]) for row in actual] == expected
+        assert {(row["v"], str(row["s"])) for row in actual} == {("x", "{'a': 7, 'b': 8}")}
+    (net,) = changes(tmp_path, key="k", net=True).read_all().to_pylist()
+    assert (net["_change_type"], net["k"], net["v"]) == ("insert", 1, "x")
