@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from cdfd.errors import DataError
+from cdfd.errors import CdfdError, DataError
 from cdfd.runtime import native
 from cdfd.scan.parquet import TEXT_HINT
 from cdfd.scan.parquet.statistics import ChunkStatistics, Decode, decoder
@@ -44,15 +44,28 @@ def open_parquet(source: Any, dictionaries: Collection[str] = ()) -> Iterator[An
 
     Raises:
         pa.ArrowException, OSError, ValueError: the file is damaged.
-        DataError: it requires too much memory.
+        DataError: it requires too much memory, or is encrypted.
     """
-    if native.built:
-        yield ParquetReader(source, dictionaries)
-        return
-    from cdfd.scan.parquet import arrow_reader
+    try:
+        if native.built:
+            yield ParquetReader(source, dictionaries)
+            return
+        from cdfd.scan.parquet import arrow_reader
 
-    with contextlib.closing(arrow_reader.ArrowReader(source)) as reader:
-        yield reader
+        with contextlib.closing(arrow_reader.ArrowReader(source)) as reader:
+            yield reader
+    except (pa.ArrowException, OSError, ValueError) as error:
+        if _is_encrypted(source):
+            hint = "cdfd does not decrypt Parquet files: write the table without encryption"
+            raise DataError("the file is encrypted", hint=hint) from error
+        raise
+
+
+def _is_encrypted(source: Any) -> bool:
+    """Whether the footer is encrypted. False if the file cannot be read."""
+    with contextlib.suppress(CdfdError, pa.ArrowException, OSError, ValueError):
+        return bool(source.read_at(4, source.size() - 4) == b"PARE")
+    return False
 
 
 @dataclass(frozen=True, slots=True)
