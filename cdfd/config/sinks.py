@@ -241,6 +241,17 @@ def meetings(by_sink: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
             yield ("sinks", later), f"writes to the same place as sinks.{name}: {quoted(place)}"
 
 
+Claim = tuple[str, str]
+"""A topic on a server, or a place on none: what one table alone may write to."""
+
+
+def claims(config: Any, table: Table) -> Mapping[Claim, str]:
+    """The topics and places that a table has for itself in the sink of `Settings`, and how messages call them."""
+    topics = {(broker, table.topic): f"the topic {quoted(table.topic)}" for broker in config.sink.brokers}
+    places = config.sink.places(table.topic).values()
+    return topics | {("", canonical(place)): f"the place {quoted(place)}" for place in places}
+
+
 def _places(config: Any) -> frozenset[str]:
     """The places that a sink writes to, each by one spelling."""
     places = (place for table in config.tables for place in config.sink.places(table.topic).values())

@@ -13,7 +13,7 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 from cdfd import __version__
 from cdfd.config import settings
 from cdfd.config.settings import Settings
-from cdfd.config.sinks import sink_address
+from cdfd.config.sinks import Claim, claims, sink_address
 from cdfd.daemon.election.election import Election
 from cdfd.daemon.http.metrics import Metrics
 from cdfd.daemon.http.table_status import TableMonitor
@@ -97,6 +97,7 @@ class Status:
     ) -> None:
         self.config = config
         self._sinks: dict[str, Status] = {}
+        self._whole = whole
         self._shard = shard
         self._clock = clock or SystemClock()
         self._started_ms, self._started = self._clock.now_ms(), self._clock.monotonic()
@@ -165,6 +166,18 @@ class Status:
     def _searches(self) -> Mapping[str, Searches]:
         """The searches of each sink."""
         return {name: sink.searches for name, sink in self._sinks.items()} or {"": self.searches}
+
+    def claims_elsewhere(self) -> Mapping[Claim, str]:
+        """The topics and places of the tables that the daemon delivers to its other sinks, and the sink of each."""
+        others = (
+            {} if self._whole is None else {name: each for name, each in self._whole._sinks.items() if each is not self}
+        )
+        return {
+            claim: name
+            for name, other in others.items()
+            for each in other._tables.values()
+            for claim in claims(other.config, each.table)
+        }
 
     def metrics(self, *, openmetrics: bool = False) -> Callable[[], bytes]:
         """A function that renders `/metrics` of this moment, in any thread. `openmetrics`: see `Metrics.render`."""

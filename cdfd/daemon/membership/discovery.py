@@ -246,7 +246,7 @@ def merge_tables(
             taken.add(table)
             tables[table.name] = candidate
         else:
-            refused.append(ConfigError(what, table=table.uri, hint=_HINT))
+            refused.append(ConfigError(what, table=table.uri, hint=CONFLICT_HINT))
     unread = [error for _, folders in searched for error in folders.errors]
     return Tables(tables, tuple(refused), unread, duplicates)
 
@@ -281,7 +281,7 @@ class _Taken:
         return self.config.own_topics.refusal(table.topic, self._by_topic)
 
 
-_HINT = "Give one of them another name and topic with `overrides` or a template, or leave it out with `exclude`"
+CONFLICT_HINT = "Give one of them another name and topic with `overrides` or a template, or leave it out with `exclude`"
 
 
 async def discover_tables(

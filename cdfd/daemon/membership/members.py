@@ -13,15 +13,17 @@ from functools import partial
 
 from cdfd.config.discovery import Discovery, TableEntry
 from cdfd.config.settings import Settings
+from cdfd.config.sinks import claims
 from cdfd.daemon.controls.controller import Controller
 from cdfd.daemon.engines import OpenLoop
 from cdfd.daemon.http.status import Status
 from cdfd.daemon.http.table_status import TableMonitor
-from cdfd.daemon.membership.discovery import Folders, merge_tables, with_key
+from cdfd.daemon.membership.discovery import CONFLICT_HINT, Folders, Tables, merge_tables, with_key
 from cdfd.daemon.membership.shard import Shard
 from cdfd.daemon.supervision.supervisor import Loop, Supervisor
 from cdfd.deliver.admission import Admission
 from cdfd.deliver.monitor import Monitor
+from cdfd.errors import CdfdError, ConfigError
 from cdfd.runtime import logs
 
 logger = logging.getLogger("cdfd.daemon")
@@ -120,19 +122,14 @@ class Members:
         searched = [(discovery, self._folders.get(discovery, Folders())) for discovery in self.config.discoveries]
         running = {entry.table.uri for entry in self._running.values()}
         tables = await asyncio.to_thread(merge_tables, self.config, searched, running)
-        # Each line is logged once, for as long as it lasts.
-        refused, unread = list(map(str, tables.refused)), list(map(str, tables.unread))
-        same = [f"{link} is the table {uri}, and is delivered as that" for link, uri in tables.duplicates.items()]
-        for level, lines in ((logging.ERROR, refused), (logging.WARNING, unread), (logging.INFO, same)):
-            for line in lines:
-                if line not in self._reported:
-                    logger.log(level, "%s", line)
-        self._reported = frozenset((*refused, *unread, *same))
-        self.status.searches.refused = (*refused, *unread)
         wanted = tables.of_shard(self.shard).entries
         leaving = [name for name, entry in self._running.items() if wanted.get(name) != entry]
         joining = [name for name in wanted if self._running.get(name) != wanted[name]]
         await asyncio.gather(*map(self._leave, leaving))
+        # Nothing is awaited from here on: another sink could take the same topic meanwhile.
+        taken = self._claimed_elsewhere([wanted[name] for name in joining])
+        joining = [name for name in joining if name not in taken]
+        self._report([*tables.refused, *taken.values()], tables)
         if self.controller is not None:
             for name in {*leaving} - {*joining}:
                 self.controller.remove(self.config.address(name))
@@ -151,6 +148,29 @@ class Members:
             tuple(sorted({*leaving} - {*joining})),
             tuple(sorted({*joining} & {*leaving})),
         )
+
+    def _claimed_elsewhere(self, joining: Sequence[TableEntry]) -> Mapping[str, CdfdError]:
+        """The tables that a search found and whose topic or place another sink has, and the error of each."""
+        listed = {table.name for table in self.config.listed}
+        tables = [entry.table for entry in joining if entry.table.name not in listed]
+        elsewhere = self.status.claims_elsewhere() if tables else {}
+        return {
+            table.name: ConfigError(f"{what} is also one of sinks.{sink}", table=table.uri, hint=CONFLICT_HINT)
+            for table in tables
+            for claim, what in claims(self.config, table).items()
+            if (sink := elsewhere.get(claim)) is not None
+        }
+
+    def _report(self, refusals: Sequence[CdfdError], tables: Tables) -> None:
+        """Report what is not delivered. Each line is logged once, for as long as it lasts."""
+        refused, unread = list(map(str, refusals)), list(map(str, tables.unread))
+        same = [f"{link} is the table {uri}, and is delivered as that" for link, uri in tables.duplicates.items()]
+        for level, lines in ((logging.ERROR, refused), (logging.WARNING, unread), (logging.INFO, same)):
+            for line in lines:
+                if line not in self._reported:
+                    logger.log(level, "%s", line)
+        self._reported = frozenset((*refused, *unread, *same))
+        self.status.searches.refused = (*refused, *unread)
 
     async def _leave(self, name: str) -> None:
         del self._running[name]

@@ -15,6 +15,7 @@ from cdfd.config.parser import parse
 from cdfd.config.settings import Settings
 from cdfd.daemon import assembly
 from cdfd.daemon.http.status import Status
+from cdfd.daemon.membership.discovery import Folders
 from cdfd.daemon.membership.members import Members
 from cdfd.daemon.supervision.supervisor import Supervisor
 from cdfd.runtime.clock import SystemClock
@@ -104,3 +105,41 @@ async def test_what_the_loops_of_a_table_keep_goes_with_the_table(thawed: None, 
         assert len(shared.kept) == len(shared.ledger_warnings) == 1
         stop.set()
         await running
+
+
+KAFKA = """
+pipeline: p
+tables: [{discover: '/lake/*', sinks: [k1]}, {discover: '/lake/*', topic: '{table}', sinks: [k2]}, {uri: /other/b, sinks: [k1]}]
+sinks:
+  k1: {kind: kafka, bootstrap_servers: 'a:1'}
+  k2: {kind: kafka, bootstrap_servers: 'a:1', pipeline: q}
+"""
+FILES = KAFKA.replace("kafka, bootstrap_servers: 'a:1'", "files, path: /out")
+
+
+@pytest.mark.parametrize(
+    ("text", "place"), [(KAFKA, 'topic "a"'), (FILES, 'place "/out/a"')], ids=["topics", "folders"]
+)
+async def test_found_table_has_no_place_of_a_table_that_another_sink_found(thawed: None, text: str, place: str) -> None:
+    """The rows of both would be in one topic, or the second sink would wait forever for the folder of the first one."""
+    config, clock, stop = parse(text, {}), ManualClock(), asyncio.Event()
+    status, supervisor = Status(config, clock), Supervisor(stop, clock)
+
+    @asynccontextmanager
+    async def open_loop(_: Any, stop: asyncio.Event, __: Any) -> AsyncIterator[Cycle]:
+        yield Cycle(stop)
+
+    async def find(name: str, *folders: str) -> list[str]:
+        each = sinks[name]
+        await each.note_folders({each.config.discoveries[0]: Folders([(folder,) for folder in folders])})
+        return [table.table.name for table in each.status.tables()]
+
+    sinks = {name: Members(each, supervisor, status.of_sink(each), open_loop) for name, each in config.by_sink.items()}
+    both = await asyncio.gather(find("k1", "a"), find("k2", "a", "c"))  # at once, as at a start
+    assert sorted([*both[0], *both[1]]) == ["a", "b", "c"]
+    first, later = ("k1", "k2") if "a" in both[0] else ("k2", "k1")
+    [refused] = sinks[later].status.searches.refused
+    assert f"the {place} is also one of sinks.{first}" in refused
+    await find(first)
+    assert "a" in await find(later, "a", "c")
+    assert not sinks[later].status.searches.refused
