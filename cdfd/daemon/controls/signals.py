@@ -9,7 +9,7 @@ taken in a second, and no record ends the daemon. Records are taken at least onc
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -19,6 +19,7 @@ from cdfd.daemon.membership.shard import Shard
 from cdfd.deliver.requests import Refused, Request, document_of, parse_id, parse_request
 from cdfd.errors import CdfdError
 from cdfd.log.watch import Backoff
+from cdfd.model.control import RECENT
 from cdfd.runtime.clock import Clock
 from cdfd.sinks.configured import connector
 from cdfd.sinks.own_topics import Signal, Signals
@@ -106,6 +107,14 @@ def _conditions(entries: object, tables: Collection[str]) -> Mapping[str, dict[s
     return conditions
 
 
+@dataclass(frozen=True, slots=True)
+class _Taken:
+    """A record that is taken: the tables of its requests, and the task that carries them out."""
+
+    tables: frozenset[str | None]
+    task: asyncio.Task[None]
+
+
 @dataclass(eq=False)
 class SignalReader:
     """Takes the records of a topic, and carries out their requests.
@@ -123,7 +132,7 @@ class SignalReader:
     clock: Clock
     shares_tables: bool = field(default=False, kw_only=True)
     address: Callable[[str], str] = field(default=str, kw_only=True)
-    _taken: dict[Signal, asyncio.Task[None]] = field(default_factory=dict, init=False)
+    _taken: dict[Signal, _Taken] = field(default_factory=dict, init=False)
 
     async def read(self, signals: Signals) -> None:
         """Take records forever. A record counts as done once all of its requests, and all earlier records, are answered.
@@ -131,42 +140,53 @@ class SignalReader:
         Raises:
             SinkError: the topic cannot be read. Requests that were taken go on, and another call waits for their answers.
         """
-        outstanding: deque[tuple[Signal, asyncio.Task[None]]] = deque()
+        waiting, outstanding = deque[Signal](), deque[tuple[Signal, _Taken]]()
         while True:
-            if len(outstanding) < MOST_OUTSTANDING:
-                for signal in await signals.poll():
-                    # A topic that is opened again has the records that are not done again. Their requests are not repetitions.
-                    if signal not in self._taken:
-                        self._taken[signal] = asyncio.create_task(self._take(signal))
-                    outstanding.append((signal, self._taken[signal]))
+            if not waiting and len(outstanding) < MOST_OUTSTANDING:
+                waiting.extend(await signals.poll())
+            while waiting:
+                signal = waiting[0]
+                # A topic that is opened again has the records that are not done again. Their requests are not repetitions.
+                if signal not in self._taken:
+                    requests = self._parse(signal)
+                    tables = frozenset(each.table for each in requests if each.table in self.controller.tables)
+                    # After a restart, these records come again, and a table does not remember more ids.
+                    if any(sum(table in each.tables for _, each in outstanding) >= RECENT for table in tables):
+                        break
+                    self._taken[signal] = _Taken(tables, asyncio.create_task(self._carry_out(requests)))
+                outstanding.append((waiting.popleft(), self._taken[signal]))
             last: Signal | None = None
-            while outstanding and outstanding[0][1].done():
-                last, task = outstanding.popleft()
-                task.result()
+            while outstanding and outstanding[0][1].task.done():
+                last, taken = outstanding.popleft()
+                taken.task.result()
             if last is not None:
                 await signals.done(last)
-                self._taken = {signal: task for signal, task in self._taken.items() if signal.offset > last.offset}
+                self._taken = {signal: taken for signal, taken in self._taken.items() if signal.offset > last.offset}
             await self.clock.sleep(POLL_SECONDS)
 
     async def close(self) -> None:
         """Wait for no more answers."""
-        for task in self._taken.values():
+        tasks = [taken.task for taken in self._taken.values()]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._taken.values(), return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _take(self, signal: Signal) -> None:
+    def _parse(self, signal: Signal) -> list[Request]:
+        """The requests of a record. One that is malformed is refused, and has none."""
         if signal.value is None:
-            return  # a tombstone
+            return []  # a tombstone
         try:
             requests = parse_signal(signal, self.allowed)
         except Refused as error:
             self.controller.refuse(Refused(error.kind, f"the signal {signal.place}: {error.reason}"))
-            return
+            return []
         # A request for a table by its name alone is one for the sink that has the topic.
-        requests = [
+        return [
             each if each.table is None or "@" in each.table else replace(each, table=self.address(each.table))
             for each in requests
         ]
+
+    async def _carry_out(self, requests: Sequence[Request]) -> None:
         names = (None, *self.controller.tables)
         ours = [each for each in requests if not self.shares_tables or each.table in names]
         await asyncio.gather(*map(self.controller.submit, ours))

@@ -16,6 +16,7 @@ from cdfd.daemon.controls.signals import SEARCH_SECONDS, SignalReader, parse_sig
 from cdfd.deliver.mailbox import Mailbox
 from cdfd.deliver.requests import ACTIONS, Refused, Request, answer
 from cdfd.errors import SinkError
+from cdfd.model.control import RECENT
 from cdfd.sinks.own_topics import Signal
 from tests.support.manual_time import ManualClock
 from tests.support.statuses import configuration
@@ -132,6 +133,43 @@ def test_a_record_is_done_after_all_before_it() -> None:
             clock.advance(1)
             await asyncio.sleep(0.01)
         assert sorted(each["type"] for each in controller.recent) == ["PAUSED", "PAUSED", "REFUSED"]
+        reading.cancel()
+        await asyncio.gather(reading, return_exceptions=True)
+
+    asyncio.run(asyncio.wait_for(scenario(), 30))
+
+
+def test_table_has_no_more_records_that_may_come_again_than_it_remembers() -> None:
+    """A restart brings all records from that of the slow table on again."""
+
+    async def scenario() -> None:
+        clock = ManualClock()
+        controller = Controller("shop", clock)
+        for name in ("slow", "quick"):
+            controller.add(name)
+        names = ["slow", *["quick"] * (RECENT + 4)]
+        log = Log([{"type": "pause", "data": {"data-collections": [name]}} for name in names])
+        reading = asyncio.create_task(SignalReader(controller, ACTIONS, clock).read(log))
+        answered = 0
+
+        async def turn() -> None:
+            nonlocal answered
+            await clock.wait_for_sleepers()
+            await asyncio.sleep(0.01)
+            while controller.tables["quick"].first is not None:
+                settle(controller.tables["quick"])
+                answered += 1
+            clock.advance(1)
+            await asyncio.sleep(0.01)
+
+        for _ in range(len(names)):
+            await turn()
+        assert answered == RECENT
+        settle(controller.tables["slow"])
+        for _ in range(len(names)):
+            await turn()
+        assert (answered, log.finished[-1]) == (RECENT + 4, len(names) - 1)
+        assert {each["type"] for each in controller.recent} == {"PAUSED"}
         reading.cancel()
         await asyncio.gather(reading, return_exceptions=True)
 
