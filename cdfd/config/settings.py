@@ -6,6 +6,7 @@ Sinks of other packages import the types of their settings from here. `docs/refe
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Annotated, Any, TypeVar
 
 from pydantic import (
@@ -341,10 +342,16 @@ class Settings(Section):
         """The patterns of folders with tables."""
         return tuple(entry for entry in self.tables if isinstance(entry, Discovery))
 
-    def with_tables_of(self, other: Settings) -> Settings:
-        """The same settings with the tables and the sinks of others."""
+    def with_tables_of(self, other: Settings, staying: Mapping[str, Settings] = MappingProxyType({})) -> Settings:
+        """The same settings with the tables and the sinks of others.
+
+        Args:
+            other: the others.
+            staying: the settings of sinks that get only the tables of the others, by name.
+        """
         settings = self.model_copy(update={"tables": other.tables, "sinks": other.sinks})
-        settings._by_sink, settings._topics_elsewhere = other._by_sink, other._topics_elsewhere
+        kept = {name: each.with_tables_of(other._by_sink[name]) for name, each in staying.items()}
+        settings._by_sink, settings._topics_elsewhere = {**other._by_sink, **kept}, other._topics_elsewhere
         return settings
 
     def with_tables(self, tables: Iterable[Table]) -> Settings:

@@ -84,7 +84,9 @@ class Destinations:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
             self.status.remove_sink(name)
-        self.config = old.with_tables_of(config)
+        # The next file is compared with these settings, and not with those that the sinks would have after a restart.
+        staying = {name: each.members.config for name, each in stay.items() if name}
+        self.config = old.with_tables_of(config, staying)
         self.status.config = self.config
         for name, each in stay.items():
             changes[name] = str(await each.members.configure(new[name], folders[name]))

@@ -388,6 +388,43 @@ def test_a_sink_that_cannot_be_opened_keeps_no_change_from_the_others(
         asyncio.run(scenario())
 
 
+def test_tables_fit_the_settings_that_a_sink_keeps_after_several_reloads(tmp_path: Path) -> None:
+    """The heartbeats still have the topic of the first file, whatever later files say."""
+
+    async def scenario() -> None:
+        path, clock = tmp_path / "cdfd.yaml", ManualClock()
+
+        def write(heartbeats: str, *topics: str) -> None:
+            several = {"events": {"kind": "kafka", "bootstrap_servers": "h:1"}}
+            tables = [{"uri": f"/{topic}"} for topic in topics]
+            beat = {"interval": "1s", "topic": heartbeats}
+            path.write_text(json.dumps({"pipeline": "p", "tables": tables, "sinks": several, "heartbeat": beat}))
+
+        @asynccontextmanager
+        async def open_destination(config: Settings, status: Status) -> AsyncIterator[Searching]:
+            members = Members(config, Supervisor(asyncio.Event(), clock), status, Daemon.open)  # type: ignore[arg-type]  # never runs
+            await members.start()
+            yield Searching(members, status.searches, clock, FileEvents(), SharedSearches(clock))
+
+        write("beats", "a")
+        status = Status(load(path), clock)
+        destinations = Destinations(load(path), status, open_destination)
+        reloading = Reloading(path, None, destinations, status.searches, clock, FileEvents(), asyncio.Event())
+        async with asyncio.timeout(20), destinations.running():
+            write("others", "a")
+            await reloading.reload()
+            assert status.document()["reload"]["needs_restart"] == ["heartbeat.topic"]
+            write("others", "a", "beats")
+            await reloading.reload()
+            assert 'the topic "beats" is the daemon\'s own' in str(status.document()["reload"]["error"])
+            assert names(status) == ["a"]
+            write("others", "a", "b")
+            await reloading.reload()
+            assert names(status) == ["a", "b"]
+
+    asyncio.run(scenario())
+
+
 def test_queries_of_spark_read_their_configuration_once(tmp_path: Path) -> None:
     async def scenario() -> None:
         daemon = Daemon(tmp_path, "/a", **SPARK)
