@@ -138,8 +138,8 @@ class FolderSearch:
 
     async def _is_table(self, steps: Steps, slots: asyncio.Semaphore, errors: dict[Steps, CdfdError]) -> bool:
         async with slots:
-            storage = self._storage(steps)
             try:
+                storage = self._storage(steps)
                 # Any file: a log that cannot be read is that table's error, which its own loop reports.
                 async with aclosing(storage.list(f"{_LOG}/")) as log:
                     async for _ in log:
@@ -175,8 +175,8 @@ class SharedSearches:
         return self._searches.setdefault(key, search)
 
 
-_BAD_FOLDER = (StorageError, PathError, LogError)
-"""Errors of one folder, which do not keep the tables of other folders from being delivered."""
+_BAD_FOLDER = (StorageError, PathError, LogError, UnsupportedError, ConfigError)
+"""Errors of one folder, which do not keep the tables of other folders from being delivered. A catalog may name any location."""
 _LEAVE_OUT = "The other tables are delivered. `exclude` leaves a folder out"
 
 

@@ -128,6 +128,29 @@ class TestDiscovery:
         }
         assert not actual.unread
 
+    @pytest.mark.parametrize("location", ["hdfs://node/odd", "wasbs://lake@account.blob.core.windows.net/odd"])
+    def test_table_in_another_store_keeps_no_other_from_being_found(
+        self, server: UnityServer, tmp_path: Path, location: str
+    ) -> None:
+        table = ManagedTable(tmp_path / "orders", MemoryCatalog(), "main.sales.orders")
+        server.add_table(table.name, table.folder.as_uri())
+        server.add_table("main.sales.odd", location, managed=False)
+        settings = config("[{discover: 'uc://main.sales.*'}]", f"catalogs: {{uc: {{endpoint: '{server.url}'}}}}")
+        actual = asyncio.run(search(settings))
+        assert list(actual.entries) == ["orders"]
+        assert [error.table for error in actual.unread] == ["uc://main.sales.odd"]
+
+    def test_name_that_cannot_be_written_keeps_no_other_from_being_found(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The API of Glue takes any name."""
+
+        async def tables(_: GlueCatalog, __: str) -> list[str]:
+            return ["a.b"]
+
+        monkeypatch.setattr(GlueCatalog, "tables", tables)
+        actual = asyncio.run(search(config("[{discover: 'glue://sales.*'}]", "catalogs: {glue: {region: eu-west-1}}")))
+        assert not actual.entries
+        assert [error.table for error in actual.unread] == ["glue://sales.a.b"]
+
 
 class TestCommandLine:
     def test_options_keep_later_equals_signs(self) -> None:
