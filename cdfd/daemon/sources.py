@@ -25,6 +25,21 @@ _OF_SINKS = {"name", "topic", "headers", "limits", "start"}
 
 
 @dataclass(slots=True)
+class Accesses:
+    """Numbers the settings by which stores are opened. Sinks have different ones once a reload has opened some of them."""
+
+    _numbered: list[tuple[object, object]] = field(default_factory=list, init=False)
+
+    def number(self, config: Settings) -> int:
+        """The number of the settings; equal ones have the same."""
+        # Not a hash: these settings have mappings.
+        access = config.storage, config.catalogs
+        if access not in self._numbered:
+            self._numbered.append(access)
+        return self._numbered.index(access)
+
+
+@dataclass(slots=True)
 class _Opened:
     """A table that is open, and how many sinks read it."""
 
@@ -48,10 +63,11 @@ class Sources:
     results: SharedResults[Scanned] = field(default_factory=lambda: SharedResults(lambda scanned: scanned.rows.nbytes))
     _open: dict[str, _Opened] = field(default_factory=dict)
     _prepared: dict[str, Table] = field(default_factory=dict)
+    _accesses: Accesses = field(default_factory=Accesses)
 
-    def is_remote(self, table: settings.Table) -> bool:
+    def is_remote(self, config: Settings, table: settings.Table) -> bool:
         """Whether a table that is prepared is in a store of objects, where requests cost money."""
-        prepared = self._prepared.get(_key(table))
+        prepared = self._prepared.get(self._key(config, table))
         return prepared is not None and prepared.log.storage.remote
 
     async def prepare(self, config: Settings, table: settings.Table, most_bytes: int) -> None:
@@ -60,7 +76,7 @@ class Sources:
         Raises:
             CdfdError: the table cannot be read.
         """
-        key = _key(table)
+        key = self._key(config, table)
         prepared = self._prepared.setdefault(key, self._prepared.get(key) or open_table(config, table))
         try:
             await prepared.log.keep(most_bytes)
@@ -68,14 +84,14 @@ class Sources:
             self._prepared.pop(key, None)  # it may be another table now; another sink may have forgotten it first
             raise
 
-    def retain(self, tables: Iterable[settings.Table]) -> None:
+    def retain(self, tables: Iterable[tuple[Settings, settings.Table]]) -> None:
         """Forget the other tables that are prepared and not open."""
-        keys = set(map(_key, tables))
+        keys = {self._key(config, table) for config, table in tables}
         self._prepared = {key: prepared for key, prepared in self._prepared.items() if key in keys}
 
     def _open_table(self, config: Settings, table: settings.Table) -> Table:
         # A function of its own: `table` runs as long as its sink, and would hold the log of a standby until then.
-        prepared = self._prepared.pop(_key(table), None)
+        prepared = self._prepared.pop(self._key(config, table), None)
         if prepared is None:
             return open_table(config, table)
         # A new log, because the newest entry that this one has read is later than the position.
@@ -96,7 +112,7 @@ class Sources:
         if not config.sink_name:
             yield self._open_table(config, table), None, None
             return
-        key = _key(table)
+        key = self._key(config, table)
         shared = self._open.get(key)
         if shared is None:
             source = self._open_table(config, table)
@@ -111,7 +127,6 @@ class Sources:
             if not shared.users:
                 del self._open[key]
 
-
-def _key(table: settings.Table) -> str:
-    # Users who can create folders where tables are searched for are not trusted: see `Table.found_below`.
-    return f"{table.found_below} {table.model_dump_json(exclude=_OF_SINKS)}"
+    def _key(self, config: Settings, table: settings.Table) -> str:
+        # Users who can create folders where tables are searched for are not trusted: see `Table.found_below`.
+        return f"{self._accesses.number(config)} {table.found_below} {table.model_dump_json(exclude=_OF_SINKS)}"

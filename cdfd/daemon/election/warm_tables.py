@@ -87,7 +87,7 @@ class WarmTables:
             # Release what is prepared for tables that have vanished.
             names = {(config.sink_name, table.name) for config, table in tables}
             self._read = {key: read_at for key, read_at in self._read.items() if key in names}
-            self.sources.retain(table for _, table in tables)
+            self.sources.retain(tables)
             for name, sink in self.connectors.items():
                 await sink.retain([table for config, table in tables if config.sink_name == name])
             await self._clock.sleep(max(0.0, began + SOON_SECONDS - self._clock.monotonic()))
@@ -112,7 +112,7 @@ class WarmTables:
         seconds = PASS_SECONDS if self._expected.is_set() else STORE_SECONDS
         async with slots:
             try:
-                if not self.sources.is_remote(table) or now - self._read.get(key, -math.inf) >= seconds:
+                if not self.sources.is_remote(config, table) or now - self._read.get(key, -math.inf) >= seconds:
                     self._read[key] = now
                     await self.sources.prepare(config, table, share)
                 await self.connectors[config.sink_name].prepare(table)

@@ -16,6 +16,7 @@ from cdfd.config.settings import Settings, Table
 from cdfd.config.table import owners
 from cdfd.config.table_folders import TableFolders, canonical, real
 from cdfd.daemon.membership.shard import Shard
+from cdfd.daemon.sources import Accesses
 from cdfd.deliver import configured
 from cdfd.errors import (
     CdfdError,
@@ -167,10 +168,12 @@ class SharedSearches:
 
     clock: Clock
     _searches: WeakValueDictionary[Hashable, FolderSearch] = field(default_factory=WeakValueDictionary, init=False)
+    _accesses: Accesses = field(default_factory=Accesses, init=False)
 
     def of(self, config: Settings, discovery: Discovery) -> FolderSearch:
         """The search for the tables of a pattern. It lives as long as a sink has it."""
-        key = discovery.discover, discovery.include, discovery.exclude, discovery.allowed_roots
+        access = self._accesses.number(config)
+        key = access, discovery.discover, discovery.include, discovery.exclude, discovery.allowed_roots
         search = self._searches.get(key) or FolderSearch(config, discovery, self.clock)
         return self._searches.setdefault(key, search)
 

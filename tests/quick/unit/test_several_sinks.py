@@ -1,11 +1,15 @@
 """`sinks` in a configuration: the file as each sink has it, and the names that sinks must not share."""
 
+from contextlib import ExitStack
+
 import pytest
 
 from cdfd.config.parser import parse
 from cdfd.config.problems import ConfigProblems
-from cdfd.daemon.membership.discovery import Folders, merge_tables
+from cdfd.daemon.membership.discovery import Folders, FolderSearch, SharedSearches, merge_tables
+from cdfd.daemon.sources import Sources
 from cdfd.errors import ConfigError
+from tests.support.manual_time import ManualClock
 
 FILE = """
 pipeline: shop
@@ -141,6 +145,28 @@ def test_a_table_that_is_found_has_no_topic_of_another_sink() -> None:
         assert [error.what for error in tables.refused] == refused
     parted = parse(text % (one, two.replace("b:1", "c:1") % "''"), {}).by_sink["k2"]
     assert len(merge_tables(parted, [(parted.discoveries[0], Folders([("a",), ("b",)]))]).entries) == 2
+
+
+def test_sink_that_a_reload_opens_reads_with_the_storage_of_the_new_file() -> None:
+    """The keys of the sinks that stay may not be valid any more."""
+    text = """
+pipeline: p
+tables: [{uri: s3://bucket/a}, {discover: s3://bucket/lake/*}]
+sinks: {stays: {kind: files, path: /stays}, opened: {kind: files, path: /opened}}
+storage: {s3: {endpoint_url: 'http://h:1', region: eu-west-1, access_key_id: %s, secret_access_key: s3cret}}
+"""
+    old, new = (parse(text % key, {}).by_sink for key in ("old", "new"))
+    sources, searches = Sources(ManualClock()), SharedSearches(ManualClock())
+    stores, searched = list[object](), list[FolderSearch]()
+    with ExitStack() as stack:
+        for config in (old["stays"], old["opened"], new["opened"]):
+            source = stack.enter_context(sources.table(config, config.listed[0]))
+            stores.append(source[0].log.storage)
+            searched.append(searches.of(config, config.discoveries[0]))
+    assert stores[0] is stores[1]
+    assert stores[0] is not stores[2]
+    assert searched[0] is searched[1]
+    assert searched[0] is not searched[2]
 
 
 def test_a_sink_is_chosen_by_its_name() -> None:
