@@ -24,7 +24,7 @@ class OwnTopics:
         notifications: topic of notifications.
         asked_by: the key that asks for each of the daemon's topics, but for that of heartbeats.
         dead_letter_suffix: the end of the name of a dead letter topic, after the name of the topic; None: there is none.
-        elsewhere: topics of other sinks on the same brokers, and the name of the sink of each.
+        elsewhere: topics of other sinks on the same brokers, also those of the daemon, and the name of the sink of each.
     """
 
     exist: bool
@@ -34,6 +34,11 @@ class OwnTopics:
     asked_by: Mapping[str, str]
     dead_letter_suffix: str | None
     elsewhere: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def own(self) -> Mapping[str, str]:
+        """The key that asks for each of the daemon's topics."""
+        return {**self.asked_by, self.heartbeats: "heartbeat.topic"} if self.has_heartbeats else self.asked_by
 
     def refusal(self, topic: str, others: Collection[str]) -> str | None:
         """Why a table cannot have a topic; None if it can.
@@ -46,8 +51,7 @@ class OwnTopics:
             return None
         if topic.startswith(RESERVED):
             return f"the topic {quoted(topic)} is reserved: those of the daemon itself begin with {RESERVED}"
-        own = {**self.asked_by, self.heartbeats: "heartbeat.topic"} if self.has_heartbeats else self.asked_by
-        suffix = self.dead_letter_suffix
+        own, suffix = self.own, self.dead_letter_suffix
         if topic in self.elsewhere:
             return f"the topic {quoted(topic)} is also one of sinks.{self.elsewhere[topic]}"
         if topic in own:

@@ -237,6 +237,12 @@ def meetings(by_sink: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
             if both:
                 text = f"the topic {quoted(both[0])} is also one of sinks.{name}; give another prefix"
                 yield ("sinks", later, "topics", "prefix"), text
+            for whose, topics, tables in (name, one.own_topics, other.tables), (later, other.own_topics, one.tables):
+                for topic in sorted({table.topic for table in tables}.intersection(topics.own)):
+                    text = (
+                        f"a table has the topic {quoted(topic)}, which is that of {topics.own[topic]} for sinks.{whose}"
+                    )
+                    yield ("sinks", later), f"{text}; give the table another"
         for place in sorted(_places(one) & _places(other)):
             yield ("sinks", later), f"writes to the same place as sinks.{name}: {quoted(place)}"
 
@@ -259,7 +265,16 @@ def _places(config: Any) -> frozenset[str]:
 
 
 def topics_elsewhere(name: str, by_sink: Mapping[str, Any]) -> Mapping[str, str]:
-    """The topics of tables that are listed for other sinks with a broker of this one, and the sink of each. `by_sink`: as in `meetings`."""
+    """The topics of listed tables, and the daemon's own, of other sinks with a broker of this one; and the sink of each topic.
+
+    Args:
+        name: of this sink.
+        by_sink: as in `meetings`.
+    """
     brokers = by_sink[name].sink.brokers
     others = [(other, config) for other, config in by_sink.items() if other != name and brokers & config.sink.brokers]
-    return {table.topic: other for other, config in others for table in config.listed}
+    return {
+        topic: other
+        for other, config in others
+        for topic in (*config.own_topics.own, *(table.topic for table in config.listed))
+    }

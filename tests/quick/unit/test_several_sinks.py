@@ -147,6 +147,30 @@ def test_a_table_that_is_found_has_no_topic_of_another_sink() -> None:
     assert len(merge_tables(parted, [(parted.discoveries[0], Folders([("a",), ("b",)]))]).entries) == 2
 
 
+def test_no_table_has_a_topic_of_the_daemon_in_another_sink() -> None:
+    """Its consumers would find notifications between the rows."""
+    text = """
+pipeline: p
+tables: [{uri: /lake/a, sinks: [k1]}, %s]
+sinks:
+  k1: {kind: kafka, bootstrap_servers: 'h:1'}
+  k2: {kind: kafka, bootstrap_servers: '%s', pipeline: q}
+controls: {notifications: true}
+"""
+    listed = "{uri: /lake/b, topic: p.notifications, sinks: [k2]}"
+    with pytest.raises(
+        ConfigProblems, match=r'topic "p\.notifications", which is that of controls\.notifications for sinks\.k1'
+    ):
+        parse(text % (listed, "h:1"), {})
+    with pytest.raises(ConfigProblems, match=r"q\.notifications"):
+        parse(text % ("{uri: /lake/b, topic: q.notifications, sinks: [k1]}, {uri: /lake/c, sinks: [k2]}", "h:1"), {})
+    parse(text % (listed, "another:1"), {})
+    pattern = parse(text % ("{discover: '/lake/*', sinks: [k2]}", "h:1"), {}).by_sink["k2"]
+    tables = merge_tables(pattern, [(pattern.discoveries[0], Folders([("p.notifications",), ("b",)]))])
+    assert list(tables.entries) == ["b"]
+    assert [error.what for error in tables.refused] == ['the topic "p.notifications" is also one of sinks.k1']
+
+
 def test_sink_that_a_reload_opens_reads_with_the_storage_of_the_new_file() -> None:
     """The keys of the sinks that stay may not be valid any more."""
     text = """
