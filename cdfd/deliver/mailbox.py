@@ -18,7 +18,7 @@ class Mailbox:
     Attributes:
         news: receives a notification about an action that takes time.
         interrupt: set while requests wait, and when the loop has to stop. The loop then ends the current delivery.
-        tried: id of the last request that the loop began to carry out.
+        tried: id of the request that the loop began to carry out, until it is answered.
     """
 
     news: Callable[[Notification], None] = lambda _: None
@@ -58,6 +58,7 @@ class Mailbox:
     def settle(self, notification: Notification) -> None:
         """Answer the oldest request."""
         _, done = self._waiting.popleft()
+        self.tried = ""
         if not done.done():
             done.set_result(notification)
         self._lower()

@@ -44,6 +44,19 @@ def test_requests_that_changed_nothing_are_not_carried_out_again() -> None:
     run(scenario())
 
 
+def test_last_request_is_not_carried_out_again_in_the_same_daemon() -> None:
+    """A request whose attempt failed is tried again, but not one that was answered."""
+
+    async def scenario() -> None:
+        lake, place, clock = Lake(manual_clock()), MemoryPlace(), manual_clock()
+        await table(lake, 4, clock)
+        await feed(lake, place, clock, until=3, start="earliest")
+        answers, _ = await answer_all(lake, place, request("pause", "a"), request("pause", "a"))
+        assert [each.refusal for each in answers] == [None, "duplicate"]
+
+    run(scenario())
+
+
 def test_move_tells_that_it_ends_an_incremental_snapshot() -> None:
     async def scenario() -> None:
         lake, place, clock = Lake(manual_clock()), MemoryPlace(), manual_clock()
