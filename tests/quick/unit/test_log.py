@@ -1,6 +1,7 @@
 """A log in a store: what is read, what is not, and what a broken log says."""
 
 import asyncio
+import gc
 import logging
 import tracemalloc
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
@@ -335,6 +336,7 @@ class TestLog:
                 name = tmp_path / "_delta_log" / paths.commit_name(version)
                 name.write_bytes(entry({"commitInfo": {"note": "x" * (1 << 20)}}, *own))
                 asyncio.run(log.snapshot())
+            gc.collect()
             kept, _ = tracemalloc.get_traced_memory()
         finally:
             tracemalloc.stop()
