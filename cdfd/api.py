@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from cdfd.config.shapes import shape_of
 from cdfd.delta.header import Header
-from cdfd.errors import ConfigError
+from cdfd.errors import ConfigError, Within
 from cdfd.log.bounds import Start, is_relative
 from cdfd.log.range_schema import range_schema
 from cdfd.log.start import (
@@ -127,7 +127,8 @@ def read_range(
     with LoopThread(local=table.local) as loop:
         first, last, header = loop.run(_range(table, start, end))
         schema = loop.run(range_schema(table.log, first, header))
-    rows.check(schema)
+    with Within(table.uri):
+        rows.check(schema)
     if net:
         rows.check_net()
     target = rows.shape.target(schema)
@@ -199,7 +200,8 @@ def snapshot(
     with LoopThread(local=table.local) as loop:
         at = loop.run(state_version(table.log, version))
         live = loop.run(table.stream(rows).snapshot(at))
-    rows.check(live.plan.schema)
+    with Within(table.uri, live.plan.version):
+        rows.check(live.plan.schema)
     chosen = shape.target(live.plan.schema)
     execution = Execution(table.files, rows, lambda _: chosen, whole=shape.columns is None)
     batches = (batch.rows for batch in execution.batches([live.plan]) if batch.rows.num_rows)

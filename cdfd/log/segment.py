@@ -112,7 +112,12 @@ class SegmentBuilder:
         newest = commits[-1][0] if commits else after
         if (target := self.wanted) is not None and newest < max(target, 0):
             if self.latest is None or target > self.latest or target < 0:
-                raise LogError(f"version {target} is not in the log; the newest is {self.latest}", version=target)
+                known = newest if self.latest is None else max(self.latest, newest)
+                raise LogError(
+                    f"version {target} is not in the log; the newest is {known}",
+                    version=target,
+                    hint=f"Give a version up to {known}, or -1 for the newest",
+                )
             if self.earliest is not None and self.earliest < target:
                 raise GapError(
                     f"version {target} is missing: the log continues to {self.latest} without it",

@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from cdfd.delta import paths
 from cdfd.delta.protocol import in_commit_timestamps_enabled, may_have_in_commit_timestamps
 from cdfd.delta.types.schema import TableSchema
-from cdfd.errors import ConfigError, GapError, LogError, NotFoundError
+from cdfd.errors import ConfigError, GapError, LogError, NotFoundError, Within
 from cdfd.log.bounds import After, Bound, Start, parse_bound
 from cdfd.log.log import DeltaLog
 from cdfd.log.log_files import log_path
@@ -247,9 +247,10 @@ async def check_rows_from(log: DeltaLog, rows: RowOptions, first: int, last: int
     newest = await log.header()
     end = newest if last is None or not first <= last < newest.version else await log.header(last)
     header = end if first >= end.version else await log.header(first)
-    rows.check(end.schema, header.schema, newest.schema)
-    for later in (end, newest):
-        rows.shape.check_names(header.schema, later.schema)
+    with Within(log.storage.uri):
+        rows.check(end.schema, header.schema, newest.schema)
+        for later in (end, newest):
+            rows.shape.check_names(header.schema, later.schema)
     return end.schema
 
 

@@ -5,7 +5,7 @@ import inspect
 import os
 import pydoc
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import aclosing
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -293,6 +293,12 @@ class TestSnapshot:
         with pytest.raises(LogError, match=f"version {version} is not in the log; the newest is 5"):
             cdfd.snapshot(uri(writer), version)
 
+    @pytest.mark.parametrize("read", [cdfd.changes, cdfd.snapshot])
+    def test_a_column_that_is_not_there(self, writer: TableWriter, read: Callable[..., pa.RecordBatchReader]) -> None:
+        with pytest.raises(ConfigError, match="there is no column 'nope'") as caught:
+            read(uri(writer), columns=["nope"])
+        assert caught.value.table == uri(writer)
+
     @pytest.mark.parametrize("version", ["2020-01-01", date(2020, 1, 1), 1_577_836_800_000, "2000 days ago"])
     def test_one_older_than_the_table(self, writer: TableWriter, version: Start) -> None:
         with pytest.raises(LogError, match=r"no version as old as .*; the oldest is 0, of 20\d\d-.*Z") as caught:
@@ -434,8 +440,9 @@ class TestFollow:
             async with aclosing(cdfd.follow(uri(writer), start, **options)) as batches:
                 await anext(batches)
 
-        with pytest.raises(ConfigError, match="there is no column 'nope'"):
+        with pytest.raises(ConfigError, match="there is no column 'nope'") as refused:
             run(first(0, columns=["id", "nope"]))
+        assert refused.value.table == uri(writer)
         with pytest.raises(ConfigError, match="neither a version"):
             run(first("soon"))
         gone = next(path for path in Path(uri(writer)).glob("part-*") if path.name not in writer._files)

@@ -147,6 +147,11 @@ class TestHoles:
         with pytest.raises(LogError, match="version 13 is not in the log; the newest is 12") as caught:
             segment(commits(0, 12), 13)
         assert not isinstance(caught.value, GapError)
+        assert caught.value.hint == "Give a version up to 12, or -1 for the newest"
+
+    def test_version_after_a_checkpoint_without_commits_is_refused(self) -> None:
+        with pytest.raises(LogError, match="version 13 is not in the log; the newest is 10"):
+            segment([SINGLE(10)], 13)
 
     def test_negative_version_is_refused(self) -> None:
         with pytest.raises(LogError, match="version -1 is not in the log"):
