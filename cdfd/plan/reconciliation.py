@@ -154,7 +154,7 @@ class _FieldMatching:
             case _ if old == new or widens(old, new):
                 return new
         raise SchemaChangedError(
-            f"column {column} has type {old!s:.200} at this version and {new!s:.200} in the newest schema of the range",
+            f"column {column} has type {old!s:.200} at this version, and cannot be read as {new!s:.200}",
             hint="Read the versions before and after the change separately, or leave the column out with `columns`",
         )
 

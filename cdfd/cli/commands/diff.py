@@ -18,7 +18,7 @@ from cdfd.delta.actions import Add
 from cdfd.delta.files import PackedFiles
 from cdfd.delta.types.schema import ColumnMappingMode, TableSchema
 from cdfd.encode.side import RowCounts
-from cdfd.errors import ConfigError
+from cdfd.errors import ConfigError, SchemaChangedError, Within
 from cdfd.log.bounds import Start
 from cdfd.log.range_schema import schemas_between
 from cdfd.log.start import state_version
@@ -138,15 +138,21 @@ def difference(
     """
     one_table = before.table.uri == after.table.uri
     schema = after.plan.schema
-    key_names = schema.select(key).names if key else ()
     check_key_is_read(key, columns)
-    if one_table and before.plan.schema != schema:
-        schema = asyncio.run(_with_replaced(after.table, before.plan, after.plan))
-    target = schema if columns is None else schema.select(columns)
+    with Within(after.table.uri, after.plan.version):
+        key_names = schema.select(key).names if key else ()
+        if one_table and before.plan.schema != schema:
+            schema = asyncio.run(_with_replaced(after.table, before.plan, after.plan))
+        target = schema if columns is None else schema.select(columns)
     if not one_table:
         # Columns of two tables are the same by their names, whatever files call them.
         target = TableSchema(target.struct, (), ColumnMappingMode.NONE)
     reconciler = SchemaReconciler(target)
+    try:
+        reconciler.select(before.plan.schema)
+    except SchemaChangedError as error:
+        error.hint = "Compare the other columns, with --columns"
+        raise error.within(table=before.table.uri, version=before.plan.version) from None
     net = NetChanges(target.arrow, key_names, spill_space())
     plans = before.plan, after.plan
     if one_table and plans[0].schema == plans[1].schema:

@@ -9,6 +9,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import deltalake
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -193,6 +194,20 @@ class TestTables:
         result = CliRunner().invoke(app, ["diff", str(table.folder), "--other", str(copy.folder), "--key", "id"])
         assert [json.loads(line)["v"] for line in result.stdout.splitlines()] == [rows[0]["v"], "changed"]
         assert result.stderr.endswith("differ: 0 inserted, 1 updated, 0 deleted\n")
+
+    def test_diff_of_tables_whose_types_differ(self, tmp_path: Path) -> None:
+        """The hint of other commands is about a range of versions."""
+        folders = [tmp_path / "a", tmp_path / "b"]
+        for folder, kind in zip(folders, (pa.int64(), pa.string()), strict=True):
+            deltalake.write_deltalake(folder, pa.table({"id": pa.array([1]).cast(kind), "v": ["a"]}))
+        command = ["diff", str(folders[0]), "--other", str(folders[1])]
+        assert str(CliRunner().invoke(app, command).exception) == (
+            f"column id has type long at this version, and cannot be read as string (table {folders[0]}, version 0). "
+            "Compare the other columns, with --columns"
+        )
+        assert "have the same rows" in CliRunner().invoke(app, [*command, "--columns", "v"]).stderr
+        missing = str(CliRunner().invoke(app, [*command, "--columns", "w"]).exception)
+        assert missing == f"there is no column 'w' (table {folders[1]}, version 0). The columns are: id, v"
 
 
 class TestBadInput:
