@@ -71,8 +71,13 @@ def _own_version() -> str:
     return f"cdfd {__version__} ({beside})"
 
 
+_AT_SIGTERM = {"run": 0, "tail": 0, "backfill": 130}
+"""Exit codes of commands that SIGTERM ends, also before they handle it: their imports take a second."""
+
+
 @app.callback()
 def _main(
+    context: typer.Context,
     debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks and debug log lines.")] = False,
     log_format: Annotated[
         Literal["auto", "text", "json"],
@@ -83,6 +88,8 @@ def _main(
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
+    if (code := _AT_SIGTERM.get(context.invoked_subcommand or "")) is not None:
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(code))
     GlobalOptions.debug, GlobalOptions.log_format, GlobalOptions.log_level = debug, log_format, log_level
     GlobalOptions.apply()
 

@@ -83,6 +83,14 @@ class TestRun:
         actual = "".join(file.read_text() for file in files)
         assert brief(Ended(0, actual, "")) == [*ALL, (6, "insert", 11), (7, "insert", 12)]
 
+    @pytest.mark.parametrize("command", [("run", "-c"), ("tail", "no table", "--mask")])
+    def test_sigterm_before_the_start_is_complete(self, command: tuple[str, ...], tmp_path: Path) -> None:
+        fifo = tmp_path / "fifo"
+        os.mkfifo(fifo)
+        path = fifo if command[0] == "run" else f"v=hmac_sha256:{fifo}"
+        with started(*command, path) as starting, fifo.open("wb"):  # opens once the command reads it
+            assert starting.end(signal.SIGTERM) == Ended(0, "", "")
+
     def test_a_second_one_is_fenced_off(self, writer: TableWriter, tmp_path: Path) -> None:
         path = config(tmp_path, writer.storage.uri)
         with started("run", "-c", path) as daemon:
