@@ -121,7 +121,9 @@ class _Resolver:
             return values
         return None
 
-    def _mounted_secret(self, file: Any, path: Path) -> MountedText | None:
+    def _mounted_secret(self, file: Any, path: Path) -> MountedText | str | None:
+        if any(problem.path == path for problem in self.resolved.problems):
+            return str(file)  # the placeholder of a variable that is not set
         if not isinstance(file, str):
             self.resolved.report(path, "expected the path of a file")
             return None

@@ -365,6 +365,12 @@ def test_references_that_lead_nowhere() -> None:
     )
 
 
+def test_file_of_a_secret_that_leads_nowhere_is_one_problem() -> None:
+    text = MINIMAL + "http: {listen: '127.0.0.1:0', token_file: '${TOKEN}'}"
+    (problem,) = problems(text)
+    assert problem.startswith("http.token_file: the environment variable TOKEN is not set")
+
+
 def test_secret_is_read_from_a_mounted_file(tmp_path: Path) -> None:
     (tmp_path / "password").write_bytes(b" hunter2: [\r\n")
     (tmp_path / "user").write_text("u")
