@@ -21,6 +21,7 @@ from cdfd.encode.json import LineEncoder
 from cdfd.errors import ConfigError, UnsupportedError
 from cdfd.escaping import one_line
 from cdfd.trevni import avro_schema
+from cdfd.trevni.files.formats import name_damaged_file
 from cdfd.trevni.files.opening import in_threads, open_source
 from cdfd.trevni.files.reading import TrevniFile
 from cdfd.trevni.rows import Reader, Run, run_all
@@ -120,7 +121,9 @@ def rows(file: str, columns: Sequence[str] | None, range_text: str | None) -> It
                 raise ConfigError(f"the rows are {range_text!r:.100}", hint="Give FROM:TO, such as 100:200")
             chosen = slice(*(int(each) if each else None for each in match.groups()))
         for batch in opened_file.iter_batches(BATCH_ROWS, columns, chosen):
-            yield lines(batch)
+            with name_damaged_file(file):
+                text = lines(batch)
+            yield text
 
 
 def line_encoder(schema: pa.Schema) -> Any:

@@ -131,7 +131,10 @@ def _to_avro(shape: Shape, value: Any, names: Any) -> Any:
         case Array(items=items):
             return [_to_avro(items, each, names["items"]) for each in value]
         case Map(value=item):
-            return {key: _to_avro(item, each, names["values"]) for key, each in value}
+            entries = {key: _to_avro(item, each, names["values"]) for key, each in value}
+            if len(entries) < len(value):
+                raise DataError("a map has a key twice, which fastavro cannot write", hint="Convert to another format")
+            return entries
         case Union(optional=Branch(shape=present)):
             return None if value is None else _to_avro(present, value, names[1])
         case Union():
@@ -159,9 +162,18 @@ class Writer:
         self._writer = fastavro.write.Writer(file, schema_in_avro, codec="deflate")
 
     def write_batch(self, batch: pa.RecordBatch) -> None:
-        """Append rows."""
+        """Append rows.
+
+        Raises:
+            DataError: a map has a key twice, or a time is out of Python's range.
+        """
         for start in range(0, batch.num_rows, WRITE_ROWS):
-            for row in batch.slice(start, WRITE_ROWS).to_pylist():
+            try:
+                rows = batch.slice(start, WRITE_ROWS).to_pylist()
+            except (ValueError, OverflowError) as error:
+                hint = "Times have to be in the years 1 to 9999. Other formats have no such limit"
+                raise DataError(f"a value cannot be written to Avro: {error}", hint=hint) from None
+            for row in rows:
                 self._writer.write(_to_avro(self._shape, row, self._names))
 
     def __enter__(self) -> Self:

@@ -98,6 +98,27 @@ def test_json_in_parquet_stays_json_at_every_depth(tmp_path: Path) -> None:
     assert trevni.read_table(tmp_path / "rows.trv").equals(table)
 
 
+def test_a_map_that_has_a_key_twice_is_not_converted_to_avro(tmp_path: Path) -> None:
+    """It would have lost an entry."""
+    entries = pa.array([[("a", 1), ("a", 2)]], pa.map_(pa.string(), pa.int64()))
+    trevni.write_table(pa.table({"m": entries}), tmp_path / "rows.trv")
+    error = run("convert", tmp_path / "rows.trv", tmp_path / "rows.avro", code=1)
+    assert error.startswith("cdfd: a map has a key twice")
+    assert not (tmp_path / "rows.avro").exists()
+
+
+def test_times_out_of_range_name_the_file(tmp_path: Path) -> None:
+    time = pa.array([2**62], pa.timestamp("ms", "UTC"))
+    union = pa.UnionArray.from_dense(pa.array([0], pa.int8()), pa.array([0], pa.int32()), [time], ["time"])
+    for name, column in (("time", time), ("union", union)):
+        path = tmp_path / f"{name}.trv"
+        trevni.write_table(pa.table({"c": column}), path)
+        assert f"(file {path})" in run("cat", path, code=1)
+    error = run("convert", tmp_path / "time.trv", tmp_path / "rows.avro", code=1)
+    assert error.startswith("cdfd: a value cannot be written to Avro: ")
+    assert f"(file {tmp_path / 'time.trv'}). Times have to be in the years 1 to 9999" in error
+
+
 def test_json_lines_are_converted_with_a_schema_that_fits_all_rows(tmp_path: Path) -> None:
     (tmp_path / "rows.jsonl").write_text('{"a":1}\n\n{"a":2.5,"b":{"c":["x"]}}\n')
     run("convert", tmp_path / "rows.jsonl", tmp_path / "rows.trv")
