@@ -79,8 +79,9 @@ class PrettyOutput:
         right = [is_a.is_integer(kind) or is_a.is_floating(kind) or is_a.is_decimal(kind) for kind in kinds]
         lines = [_line(row, style, widths, right) for row, style in zip(cells, styles, strict=True)]
         text = StringIO()
-        # Lines have their final form: the console only writes the colours that the terminal knows.
-        console = Console(file=text, force_terminal=self._terminal, width=room, highlight=False, emoji=False)
+        # Lines have their final form: the console only writes the colours that the terminal knows. It wraps nothing, and would write
+        # nothing with a width below 1, which is what many columns leave of a terminal.
+        console = Console(file=text, force_terminal=self._terminal, width=1, highlight=False, emoji=False)
         console.print(Text("\n").join(lines), soft_wrap=True)
         self._out.write(text.getvalue().encode())
 

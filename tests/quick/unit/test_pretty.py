@@ -3,6 +3,7 @@
 from io import BytesIO
 
 import pyarrow as pa
+import pytest
 
 from cdfd.cli.commands.tail_pretty import PrettyOutput
 from cdfd.model.columns import VersionColumns, constant_type
@@ -63,3 +64,12 @@ def test_names_come_again_when_columns_change_and_widths_only_grow() -> None:
 
 def test_wide_characters_take_two_columns() -> None:
     assert lines(changes({"t": pa.array(["日本", "abcd"]), "n": pa.array([1, 2])}))[1:] == ["日本  1", "abcd  2"]
+
+
+def test_rows_are_printed_although_a_terminal_has_no_room_for_their_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    out = BytesIO()
+    monkeypatch.setattr(out, "isatty", lambda: True)
+    PrettyOutput(out, meta=True).write(changes({f"c{number}": pa.array([8]) for number in range(50)}))
+    header, row = out.getvalue().decode().split("\n")[:-1]
+    assert (header.count("c"), row.count("8")) == (51, 50)
