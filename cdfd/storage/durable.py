@@ -68,10 +68,14 @@ def put(folder: int, name: str, data: bytes | memoryview, *, mode: int, sync: bo
 def replacing(path: str, *, mode: int) -> Iterator[BinaryIO]:
     """A file for writing that takes its name when the block ends, and replaces one of that name. After an error there is no new file.
 
+    A device, a FIFO or a link, such as /dev/null and /dev/stdout, would be gone: `FileExistsError`, before the block.
+
     Args:
         path: of the file.
         mode: of the file, before the process's umask.
     """
+    if os.path.lexists(path) and (os.path.islink(path) or not os.path.isfile(path)):
+        raise FileExistsError(errno.EEXIST, "it is a device, a link or a folder, which the file would replace", path)
     temporary = os.path.join(os.path.dirname(path), temporary_name())
     with os.fdopen(open_new(None, temporary, mode), "wb", buffering=1 << 20) as file:
         try:

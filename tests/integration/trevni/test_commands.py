@@ -1,6 +1,7 @@
 """`cdfd trevni`: the real command, on files that it converts itself."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -145,6 +146,21 @@ def test_an_existing_target_is_kept_unless_you_say_otherwise(tmp_path: Path, fil
     assert target.read_text() == "mine"
     run("convert", "--overwrite", "--columns", "s", file, target)
     assert pq.read_table(target).column_names == ["s"]
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "trevni"])
+def test_a_link_or_a_fifo_is_never_replaced(tmp_path: Path, file: Path, kind: str) -> None:
+    """As /dev/stdout and /dev/null would be, for root."""
+    link, fifo = tmp_path / "link", tmp_path / "fifo"
+    link.symlink_to("/dev/null")
+    os.mkfifo(fifo)
+    for target in (link, fifo):
+        error = run("convert", "--overwrite", "--to", kind, file, target, code=1)
+        assert error.startswith("cdfd: cannot write: it is a device, a link or a folder")
+        assert error.endswith(f"(file {target})\n")
+    assert link.is_symlink()
+    assert fifo.is_fifo()
+    assert sorted(tmp_path.iterdir()) == [fifo, link]
 
 
 def test_an_existing_target_is_kept_at_its_uri(tmp_path: Path, file: Path) -> None:
