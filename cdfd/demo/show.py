@@ -18,7 +18,7 @@ from cdfd.deliver.feed import Feed
 from cdfd.deliver.resuming import Policies
 from cdfd.demo.writer import TableWriter
 from cdfd.encode.json import LineEncoder
-from cdfd.errors import ExistsError, SinkError
+from cdfd.errors import ExistsError, SinkError, StorageError
 from cdfd.log.table import Table
 from cdfd.model.columns import CHANGE_TYPE
 from cdfd.model.position import Position
@@ -56,9 +56,16 @@ def place_of(where: str | None) -> Iterator[tuple[str, Path]]:
     """The location of tables, a path or a URI, and the folder of everything else.
 
     A folder is created if it is missing. None: a temporary folder, removed at the end of the block.
+
+    Raises:
+        StorageError: the folder cannot be created.
     """
     if where is not None and "://" not in where:
-        Path(where).mkdir(parents=True, exist_ok=True)
+        try:
+            Path(where).mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            what = f"cannot create the folder: {error.strerror or error}"
+            raise StorageError(what, path=where, hint="Give the demo another folder") from None
         yield where, Path(where)
         return
     with tempfile.TemporaryDirectory(prefix="cdfd-demo-") as temporary:

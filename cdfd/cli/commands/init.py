@@ -34,7 +34,10 @@ def run(tables: Sequence[str], sink: tuple[str, str], output: Path) -> str:
         CdfdError: a table cannot be read, or its settings would be invalid. Nothing is written.
         ConfigError: the file exists.
     """
-    if output.exists():
+    kind, place = sink
+    if not place:
+        raise ConfigError(f"--{kind} is empty", hint="Name a folder; with --kafka, a broker")
+    if os.path.lexists(output):
         raise ConfigError("the file already exists", path=str(output), hint="Choose another with -o FILE")
     headers = []
     for uri in tables:

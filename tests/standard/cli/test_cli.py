@@ -458,6 +458,13 @@ class TestDemo:
         assert f"(table {tmp_path / 'orders'}, file _delta_log/{0:020d}.json)" in told
         assert "give it another location" in told
 
+    @pytest.mark.parametrize("options", [[], ["--kafka", "localhost:1"]])
+    def test_a_place_that_is_no_folder(self, tmp_path: Path, options: list[str]) -> None:
+        file = tmp_path / "file"
+        file.touch()
+        told = one_line(cdfd("demo", file, *options), 1)
+        assert told == f"cdfd: cannot create the folder: File exists (file {file}). Give the demo another folder\n"
+
 
 class TestAround:
     def test_version(self) -> None:

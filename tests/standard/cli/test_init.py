@@ -111,6 +111,8 @@ def test_topics_of_tables_of_one_name_have_the_prefix(tmp_path: Path) -> None:
         (["orders", "--kafka", "a:1", "--files", "out"], 2, "--kafka and --files exclude each other"),
         (["orders", "--files", "orders/out"], 2, "is in the folder of tables[0]"),
         (["orders", "-o", "no/where.yaml"], 1, "cannot write: No such file or directory"),
+        (["orders", "-o", f"{'x' * 300}/a.yaml"], 1, "cannot write: File name too long"),
+        (["orders", "--files", ""], 2, "--files is empty"),
     ],
 )
 def test_nothing_is_written_after_an_error(tmp_path: Path, arguments: list[str], code: int, text: str) -> None:
