@@ -36,7 +36,8 @@ class _Commands(Group):
     def invoke(self, ctx: Any) -> Any:
         try:
             result = super().invoke(ctx)
-            write("")
+            if sys.stdout is not None:  # a command may write to a file only
+                write("")
         except BrokenPipeError:
             drop_output()
             raise typer.Exit(0) from None
@@ -304,6 +305,9 @@ def main() -> None:
     # Plugins of pydantic could only slow down the reading of settings, and looking for them reads files of all installed packages.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     sys.excepthook = _print_traceback
+    if sys.stderr is None:  # closed by the caller. No file that is opened later must get its descriptor
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+        sys.stderr = os.fdopen(2, "w", closefd=False)
     if os.getpid() == 1:
         # The kernel drops signals that process 1 does not handle. A container must stop, also before a command handles SIGTERM itself.
         signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))

@@ -474,6 +474,23 @@ class TestAround:
 
         assert cdfd("--version") == Ended(0, ended.out.splitlines()[0] + "\n", "")
 
+    def test_standard_error_may_be_closed(self, orders: str, tmp_path: Path) -> None:
+        def run_without(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+            command = ["sh", "-c", '"$@" 2>&-', "sh", *CDFD, *map(str, arguments)]
+            return subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=WITHIN)
+
+        done = run_without("tail", orders, "--until", "now")
+        assert (done.returncode, brief(Ended(0, done.stdout, ""))) == (0, ALL)
+        done = run_without("run", "-c", tmp_path / "missing.yaml")
+        assert (done.returncode, done.stdout) == (2, "")
+
+    def test_standard_output_may_be_closed_where_rows_go_to_a_file(self, orders: str, tmp_path: Path) -> None:
+        file = tmp_path / "rows"
+        command = ["sh", "-c", '"$@" >&-', "sh", *CDFD, "tail", orders, "--until", "now", "-o", str(file)]
+        done = subprocess.run(command, stderr=subprocess.PIPE, text=True, timeout=WITHIN)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert brief(Ended(0, file.read_text(), "")) == ALL
+
     def test_no_command_is_wrong_usage_and_shows_the_help(self) -> None:
         ended = cdfd()
         assert (ended.code, ended.out, ended.err) == (2, "", cdfd("--help").out)
