@@ -64,7 +64,7 @@ _VECTORS: Final = {
 _WORD: Final = f"CAST(shiftright({_ROW}, 6) - {_FIRST} AS INT)"
 _BIT: Final = f"CAST({_ROW} & 63 AS INT)"
 _IS_SELECTED: Final = f"coalesce(getbit(get({_WORDS}, {_WORD}), {_BIT}) = 1, false) = {_KEEPS}"
-_INSIDE: Final = f"get({_BEFORE}, {_WORD}) + bit_count(get({_WORDS}, {_WORD}) & (shiftleft(1L, {_BIT}) - 1L))"
+_INSIDE: Final = f"get({_BEFORE}, {_WORD}) + bit_count(get({_WORDS}, {_WORD}) & ~shiftleft(-1L, {_BIT}))"
 _RANK: Final = f"coalesce(CAST({_INSIDE} AS BIGINT), CASE WHEN {_WORD} < 0 THEN 0L ELSE {_TOTAL} END)"
 _RANKED_ORDINAL: Final = f"{_BASE} + CASE WHEN {_KEEPS} THEN {_RANK} ELSE {_ROW} - {_RANK} END"
 

@@ -62,6 +62,21 @@ class TestQueries:
         plan = cdfd.spark.changes(spark, numbers(spark, tmp_path))._jdf.queryExecution().optimizedPlan()
         assert 0 < int(str(plan.stats().sizeInBytes())) < 10 << 20
 
+    @pytest.mark.parametrize("ansi", ["true", "false"])
+    def test_ordinals_count_the_rows_that_long_deletion_vectors_leave(
+        self, spark: SparkSession, tmp_path: Path, ansi: str
+    ) -> None:
+        """Arithmetic of a session with ANSI fails where it overflows, as at the last bit of a word."""
+        table = f"{tmp_path}/t"
+        write_deltalake(table, pa.table({"id": range(200)}))
+        spark.sql(f"ALTER TABLE delta.`{table}` SET TBLPROPERTIES (delta.enableDeletionVectors = true)")
+        spark.sql(f"DELETE FROM delta.`{table}` WHERE id % 3 = 0")
+        with settings(spark, {"spark.sql.ansi.enabled": ansi}):
+            for version, start, rows in ((2, 2, range(0, 200, 3)), (2, "snapshot", (n for n in range(200) if n % 3))):
+                frame = cdfd.spark.changes(spark, table, start, version, ordinals=True, reader="spark")
+                actual = sorted(tuple(row) for row in frame.select("_change_ordinal", "id").collect())
+                assert actual == list(enumerate(rows))
+
     def test_frame_reads_the_versions_that_it_was_made_of(self, spark: SparkSession, tmp_path: Path) -> None:
         table = numbers(spark, tmp_path)
         for reader in ("spark", "cdfd"):
