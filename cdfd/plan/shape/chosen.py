@@ -21,6 +21,11 @@ class Chosen:
     def __str__(self) -> str:
         return self.name if self.alias is None else f"{self.name} as {self.alias}"
 
+    @property
+    def entry(self) -> str | dict[str, str]:
+        """The choice as `of` takes it, with any names."""
+        return self.name if self.alias is None else {"name": self.name, "as": self.alias}
+
     @classmethod
     def parse(cls, text: str) -> Chosen:
         """`amount`, or `amount as value`."""

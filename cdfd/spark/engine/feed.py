@@ -86,14 +86,6 @@ def check(config: Settings) -> None:
                 table=table.uri,
                 hint="Use `skip`, or another engine",
             )
-        places = (*table.allowed_roots, *table.path_prefixes, *table.path_prefixes.values())
-        for text in (*table.rows.key, *map(str, table.rows.shape.columns or ()), *places):
-            if "," in text:
-                raise ConfigError(
-                    f"`engine.kind: spark` does not support the comma in {text!r:.200}",
-                    table=table.uri,
-                    hint="Options of Spark have commas between names: use another engine",
-                )
 
 
 @contextmanager

@@ -1,5 +1,6 @@
 """`engine.kind: spark`: a table's feed as a query of Structured Streaming, from `format("cdfd")` to `format("cdfd-kafka")`."""
 
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -93,9 +94,9 @@ def source_options(config: Settings, table: Table) -> dict[str, str]:
     }
     options |= _start(table.start)
     if table.allowed_roots:
-        options["allowedRoots"] = ",".join(table.allowed_roots)
+        options["allowedRoots"] = json.dumps(table.allowed_roots)
     if table.path_prefixes:
-        options["pathPrefixes"] = ",".join(f"{prefix}={place}" for prefix, place in table.path_prefixes.items())
+        options["pathPrefixes"] = json.dumps(dict(table.path_prefixes))
     return options | {f"{STORAGE}{name}": option_text(value) for name, value in config.options(table.uri).items()}
 
 

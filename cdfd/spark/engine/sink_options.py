@@ -104,10 +104,7 @@ def _from_options(named: Mapping[str, str], environ: Mapping[str, str] | None) -
     for name, text in named.items():
         section, _, entry = name.partition(".")
         if name == "columns":
-            columns = map(Chosen.parse, text.split(","))
-            table[name] = [
-                each.name if each.alias is None else {"name": each.name, "as": each.alias} for each in columns
-            ]
+            table[name] = [Chosen.parse(each).entry for each in text.split(",")]
         elif name in _LISTS:
             table[name] = [each.strip() for each in text.split(",")]
         elif section in _MAPPINGS and entry:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import json
 import logging
 import re
 from collections.abc import Mapping, Sequence
@@ -132,7 +133,7 @@ class SourceOptions:
             _bound(named, "endingVersion", "endingTimestamp"),
             _row_options(named, masks),
             flag(named, "netChanges"),
-            None if (columns := _list(named, "columns")) is None else tuple(map(Chosen.parse, columns)),
+            _columns(named),
             flag(named, "ignoreMissingFiles"),
             _count(named, "maxFilesPerTrigger"),
             _size(named, "maxBytesPerTrigger"),
@@ -229,8 +230,8 @@ def written(rows: RowOptions) -> dict[str, str]:
     options = {
         "changes": rows.changes,
         "refine": rows.refine,
-        "key": ",".join(rows.key),
-        "columns": ",".join(map(str, columns or ())),
+        "key": json.dumps(rows.key) if rows.key else "",
+        "columns": json.dumps([each.entry for each in columns]) if columns else "",
         "where": "" if where is None else where.text,
         "excludeChangeTypes": ",".join(shape.excluded),
         "dropUnchanged": str(rows.drop_unchanged).lower(),
@@ -291,19 +292,47 @@ def _list(options: Mapping[str, str], name: str) -> tuple[str, ...] | None:
     text = options.get(name.lower())
     if text is None:
         return None
-    names = tuple(each.strip() for each in text.split(","))
-    if not all(names):
-        raise ConfigError(f"{name} is {text!r:.200}", hint="Names with commas between them")
-    return names
+    names = _document(text, list)
+    if names is None:
+        names = [each.strip() for each in text.split(",")]
+    if not names or not all(isinstance(each, str) and each for each in names):
+        raise ConfigError(f"{name} is {text!r:.200}", hint="Names with commas between them, or a JSON array of names")
+    return tuple(names)
+
+
+def _columns(options: Mapping[str, str]) -> tuple[Chosen, ...] | None:
+    text = options.get("columns", "")
+    entries = _document(text, list)
+    if not entries:
+        return None if (names := _list(options, "columns")) is None else tuple(map(Chosen.parse, names))
+    columns = tuple(column for entry in entries if (column := Chosen.of(entry)) is not None)
+    if len(columns) < len(entries):
+        raise ConfigError(f"columns is {text!r:.200}", hint='Names, or {"name": "a", "as": "c"}')
+    return columns
 
 
 def _pairs(options: Mapping[str, str], name: str) -> tuple[tuple[str, str], ...]:
-    pairs = [text.partition("=") for text in _list(options, name) or ()]
-    if not all(key and value for key, _, value in pairs):
+    document = _document(options.get(name.lower(), ""), dict)
+    pairs = (
+        [(key, value) for text in _list(options, name) or () for key, _, value in [text.partition("=")]]
+        if document is None
+        else list(document.items())
+    )
+    if not all(key and isinstance(value, str) and value for key, value in pairs):
         raise ConfigError(
-            f"{name} is {options[name.lower()]!r:.200}", hint="Such as dbfs:/mnt/lake=s3://lake, with commas between"
+            f"{name} is {options[name.lower()]!r:.200}",
+            hint="Such as dbfs:/mnt/lake=s3://lake, with commas between, or a JSON object",
         )
-    return tuple((key, value) for key, _, value in pairs)
+    return tuple(pairs)
+
+
+def _document(text: str, kind: type[list[Any] | dict[str, Any]]) -> Any:
+    """A list or object of JSON, in which names may have commas; None: the text is none."""
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return document if isinstance(document, kind) else None
 
 
 def flag(options: Mapping[str, str], name: str) -> bool:

@@ -15,12 +15,13 @@ pytest.importorskip("pyspark")
 from cdfd.config.parser import parse
 from cdfd.config.settings import Settings
 from cdfd.deliver.monitor import Monitor
-from cdfd.errors import ConfigError
 from cdfd.model.position import Position
 from cdfd.model.version import Version
 from cdfd.spark.engine.feed import SparkFeed, check
+from cdfd.spark.engine.queries import source_options
 from cdfd.spark.source.backlog import Backlog
 from cdfd.spark.source.offsets import Offset
+from cdfd.spark.source.options import SourceOptions
 
 
 class Progress(SimpleNamespace):
@@ -153,18 +154,22 @@ def test_newest_version_is_that_of_the_backlog() -> None:
     assert ("newest", 90) in events_of(reports(Progress(0, 0, 10, 5, newest=90)))
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"key": ["a,b"]},
-        {"columns": ["a,b"]},
-        {"columns": [{"name": "id", "as": "a,b"}]},
-        {"allowed_roots": ["s3://lake/a,b"]},
-        {"path_prefixes": {"dbfs:/mnt": "s3://lake/a,b"}},
-    ],
-)
-def test_names_with_commas_are_refused(options: dict[str, object]) -> None:
+@pytest.mark.parametrize("name", ["a,b", "a as b", " a", '["a"]', "ä"])
+def test_options_of_spark_have_any_names(name: str) -> None:
     """Options of Spark have several names in one text."""
-    with pytest.raises(ConfigError, match=r"does not support the comma in '.*a,b'"):
-        check(configuration({"uri": "s3://lake/orders", **options}))
-    check(configuration({"uri": "s3://lake/orders", "key": ["a"], "columns": ["a", "b"]}))
+    config = configuration(
+        {
+            "uri": "s3://lake/orders",
+            "key": [name, "id"],
+            "columns": [name, "id", {"name": "v", "as": f"{name} 2"}],
+            "allowed_roots": ["s3://lake/a,b", "s3://lake/c"],
+            "path_prefixes": {"dbfs:/mnt/day=1": "s3://lake/a,b"},
+        }
+    )
+    check(config)
+    (table,) = config.listed
+    options = SourceOptions.parse({"path": table.uri, **source_options(config, table)})
+    assert options.rows.key == table.rows.key == (name, "id")
+    assert options.columns == table.rows.shape.columns
+    assert options.allowed_roots == tuple(table.allowed_roots)
+    assert dict(options.path_prefixes) == table.path_prefixes == {"dbfs:/mnt/day=1": "s3://lake/a,b"}
