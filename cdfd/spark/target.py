@@ -1,6 +1,9 @@
 """The Delta tables into which `apply_changes` writes: a path or URI if their name contains `/`, otherwise a name in the catalog."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from threading import Lock
 from typing import Final
 
 from pyspark.errors import AnalysisException
@@ -23,6 +26,12 @@ from cdfd.spark.records.records import quoted, types_in
 
 _FORBIDDEN: Final = frozenset(" ,;{}()\n\t=")
 """Characters that a Parquet column cannot have without column mapping."""
+
+QUOTED_PATTERNS: Final = "spark.sql.parser.quotedRegexColumnNames"
+_STORE_ASSIGNMENT: Final = "spark.sql.storeAssignmentPolicy"
+_MATERIALIZE_SOURCE: Final = "spark.databricks.delta.merge.materializeSource"
+_STATE_PARTITIONS: Final = "spark.databricks.delta.snapshotPartitions"
+_DEFAULT_STATE_PARTITIONS: Final = 50
 
 
 def create_table(empty: DataFrame, target: str, partition_by: Sequence[str], properties: Mapping[str, str]) -> None:
@@ -140,3 +149,49 @@ def check_absolute(name: str, target: str) -> None:
             path=target.rstrip("/"),
             hint="Give an absolute path or a URI: Delta requires it",
         )
+
+
+_sharing: Final = Lock()
+_users: Final = Counter[SparkSession]()
+_before: Final = dict[SparkSession, dict[str, str | None]]()
+
+
+@contextmanager
+def merge_settings(spark: SparkSession) -> Iterator[None]:
+    """Settings with which MERGE is fast and loses no value, in the session within the block.
+
+    A stream has a session of its own, but with Spark Connect: there, the session stays as it is, because other threads may write in it.
+    DataFrames that several threads apply share a session. The first one makes the settings, and the last one restores them.
+    """
+    context = getattr(spark, "_sc", None)
+    if context is None:
+        yield
+        return
+    with _sharing:
+        if not _users[spark]:
+            # The rows are stored. Delta would store them once more.
+            settings = {_MATERIALIZE_SOURCE: "none"}
+            if str(spark.conf.get(_STORE_ASSIGNMENT, None)).upper() == "LEGACY":
+                settings[_STORE_ASSIGNMENT] = "ANSI"  # values that do not fit are errors, not others or null
+            if str(spark.conf.get(QUOTED_PATTERNS, None)).lower() == "true":
+                settings[QUOTED_PATTERNS] = "false"  # names of columns would be patterns
+            if spark.conf.get(_STATE_PARTITIONS, None) is None:
+                # A task for each core reads the log of a Delta table, unless the session says how many. By default there are 50 tasks for
+                # each of about six jobs of a MERGE, which take more time than the rows of a small batch.
+                settings[_STATE_PARTITIONS] = str(min(context.defaultParallelism, _DEFAULT_STATE_PARTITIONS))
+            _before[spark] = {name: spark.conf.get(name, None) for name in settings}
+            for name, value in settings.items():
+                spark.conf.set(name, value)
+        _users[spark] += 1
+    try:
+        yield
+    finally:
+        with _sharing:
+            _users[spark] -= 1
+            if not _users[spark]:
+                del _users[spark]
+                for name, old in _before.pop(spark).items():
+                    if old is None:
+                        spark.conf.unset(name)
+                    else:
+                        spark.conf.set(name, old)

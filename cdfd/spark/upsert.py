@@ -19,13 +19,10 @@ condition: all of them if they are few, otherwise their least and greatest value
 shuffles them.
 """
 
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from itertools import starmap
-from threading import Lock
 from typing import Any, Final
 from uuid import uuid4
 
@@ -39,16 +36,21 @@ from pyspark.sql.types import DataType, DateType, IntegralType, MapType, StringT
 from cdfd.errors import ConfigError
 from cdfd.model.columns import CHANGE_ORDINAL, CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION
 from cdfd.spark.records.records import CHANGE_NAMES, KAFKA_NAMES, check_sql, quoted, types_in
-from cdfd.spark.target import check_absolute, check_types, create_table, identifier, read_table, widen_table
+from cdfd.spark.target import (
+    check_absolute,
+    check_types,
+    create_table,
+    identifier,
+    merge_settings,
+    read_table,
+    widen_table,
+)
 
 VERSION: Final = "_cdfd_version"
 ORDINAL: Final = "_cdfd_ordinal"
 _DELETED: Final = "_cdfd_deleted"
 _RANK: Final = "_cdfd_rank"
 _DELETES: Final = ("delete", "update_preimage")
-_MATERIALIZE_SOURCE: Final = "spark.databricks.delta.merge.materializeSource"
-_STATE_PARTITIONS: Final = "spark.databricks.delta.snapshotPartitions"
-_DEFAULT_STATE_PARTITIONS: Final = 50
 _LOST: Final = "CHECKPOINT_RDD_BLOCK_ID_NOT_FOUND"
 _ATTEMPTS: Final = 3
 _MOST_KEYS: Final = 1_000
@@ -151,7 +153,8 @@ class Upsert:
         _check_keys(batch.schema, columns, self.keys)
         for attempt in range(_ATTEMPTS):
             try:
-                self._apply(batch, batch_id, columns)
+                with merge_settings(batch.sparkSession):
+                    self._apply(batch, batch_id, columns)
             except (PySparkException, Py4JError) as error:
                 has_null_key = not self._null_keys and _NULL_KEY in str(error)
                 # An executor that had stored rows has died.
@@ -169,15 +172,14 @@ class Upsert:
             count, deletes, same_key = self._survey(changes, kinds)
             if not count:
                 return
-            with _merge_settings(spark):
-                kept = changes
-                if self.deleted is not None:
-                    self._store_deleted(spark, changes, self.deleted, same_key if deletes else None, batch_id)
-                    # A later version may have deleted the row of a change.
-                    later = sql.expr(f"{same_key} AND NOT s.{_DELETED} AND t.{VERSION} > s.{VERSION}")
-                    tombstones = read_table(changes.sparkSession, self.deleted).alias("t")
-                    kept = changes.alias("s").join(tombstones, later, "left_anti")
-                self._merge(spark, kept, columns, same_key)
+            kept = changes
+            if self.deleted is not None:
+                self._store_deleted(spark, changes, self.deleted, same_key if deletes else None, batch_id)
+                # A later version may have deleted the row of a change.
+                later = sql.expr(f"{same_key} AND NOT s.{_DELETED} AND t.{VERSION} > s.{VERSION}")
+                tombstones = read_table(changes.sparkSession, self.deleted).alias("t")
+                kept = changes.alias("s").join(tombstones, later, "left_anti")
+            self._merge(spark, kept, columns, same_key)
         finally:
             # Free the rows of the local checkpoint. Spark Connect has no call for that, and frees them with its own reference.
             if (frame := getattr(changes, "_jdf", None)) is not None:
@@ -282,48 +284,6 @@ class Upsert:
             {_update(names, f"NOT s.{_DELETED} AND ")}
             {_insert(names, f"NOT s.{_DELETED}")}"""
         _run(spark, changes, statement)
-
-
-_sharing: Final = Lock()
-_users: Final = Counter[SparkSession]()
-_before: Final = dict[SparkSession, dict[str, str | None]]()
-
-
-@contextmanager
-def _merge_settings(spark: SparkSession) -> Iterator[None]:
-    """Settings with which MERGE is fast, in the session within the block.
-
-    A stream has a session of its own, but with Spark Connect: there, the session stays as it is, because other threads may write in it.
-    DataFrames that several threads apply share a session. The first one makes the settings, and the last one restores them.
-    """
-    context = getattr(spark, "_sc", None)
-    if context is None:
-        yield
-        return
-    with _sharing:
-        if not _users[spark]:
-            # The rows are stored. Delta would store them once more.
-            settings = {_MATERIALIZE_SOURCE: "none"}
-            if spark.conf.get(_STATE_PARTITIONS, None) is None:
-                # A task for each core reads the log of a Delta table, unless the session says how many. By default there are 50 tasks for
-                # each of about six jobs of a MERGE, which take more time than the rows of a small batch.
-                settings[_STATE_PARTITIONS] = str(min(context.defaultParallelism, _DEFAULT_STATE_PARTITIONS))
-            _before[spark] = {name: spark.conf.get(name, None) for name in settings}
-            for name, value in settings.items():
-                spark.conf.set(name, value)
-        _users[spark] += 1
-    try:
-        yield
-    finally:
-        with _sharing:
-            _users[spark] -= 1
-            if not _users[spark]:
-                del _users[spark]
-                for name, old in _before.pop(spark).items():
-                    if old is None:
-                        spark.conf.unset(name)
-                    else:
-                        spark.conf.set(name, old)
 
 
 def _has_literals(changes: DataType, table: DataType) -> bool:

@@ -158,6 +158,34 @@ def test_a_copy_that_would_round_wider_values_is_refused(
     assert copied(spark, target) == [tuple(rows(wide, value, 2).select("id", "note").collect()[0])]
 
 
+def test_values_that_do_not_fit_the_copy_are_errors_in_any_session(
+    spark: SparkSession, made: Callable[..., DataFrame], tmp_path: Path
+) -> None:
+    """A session with the policy of older Sparks stored other values, or null."""
+    target, policy = f"{tmp_path}/copy", {"spark.sql.storeAssignmentPolicy": "LEGACY"}
+    apply_changes(made((1, None, "insert", 1, 0)).withColumn("note", sql.lit(7)), target, ["id"])
+    with settings(spark, policy):
+        for value in (sql.lit(2**32 + 8), sql.lit("x")):
+            with pytest.raises(Exception, match=r"TASK_WRITE_FAILED|CAST"):
+                apply_changes(made((1, None, "insert", 2, 0)).withColumn("note", value), target, ["id"])
+        assert copied(spark, target) == [(1, 7)]
+        apply_changes(made((1, None, "insert", 2, 0)).withColumn("note", sql.lit(8)), target, ["id"])
+        assert spark.conf.get("spark.sql.storeAssignmentPolicy") == "LEGACY"
+    assert copied(spark, target) == [(1, 8)]
+
+
+@pytest.mark.parametrize("key", ["a.b", "price (EUR)", ".*", "["])
+def test_names_that_the_session_takes_for_patterns(
+    spark: SparkSession, made: Callable[..., DataFrame], tmp_path: Path, key: str
+) -> None:
+    target, deleted = f"{tmp_path}/copy", f"{tmp_path}/deleted"
+    with settings(spark, {"spark.sql.parser.quotedRegexColumnNames": "true"}):
+        upsert = Upsert(target, (key,), deleted=deleted)
+        upsert(made(*FIRST).withColumnRenamed("id", key))
+        upsert(made((4, "c", "delete", 8, 0)).withColumnRenamed("id", key))
+    assert copied(spark, target) == [(1, "A")]
+
+
 def test_a_reserved_column_is_refused(made: Callable[..., DataFrame], tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="_cdfd_rank"):
         apply_changes(made(*FIRST).withColumn("_cdfd_rank", sql.lit(7)), f"{tmp_path}/copy", ["id"])

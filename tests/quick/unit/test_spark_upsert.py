@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from cdfd.spark.upsert import _merge_settings
+from cdfd.spark.target import merge_settings
 
 PARTITIONS = "spark.databricks.delta.snapshotPartitions"
 
@@ -38,7 +38,7 @@ class Session:
 @pytest.mark.parametrize("settings", [{}, {PARTITIONS: "7"}])
 def test_threads_that_apply_changes_at_once_leave_the_session_as_it_was(first: int, settings: dict[str, str]) -> None:
     session: Any = Session(**settings)
-    threads = [_merge_settings(session) for _ in range(2)]
+    threads = [merge_settings(session) for _ in range(2)]
     for each in threads:
         each.__enter__()
     wanted = {"spark.databricks.delta.merge.materializeSource": "none", PARTITIONS: "2"} | settings
@@ -53,5 +53,5 @@ def test_the_session_of_spark_connect_stays_as_it_is() -> None:
     """Its streams share the session of the user, in which other threads write."""
     session: Any = Session()
     del session._sc
-    with _merge_settings(session):
+    with merge_settings(session):
         assert session.conf.settings == {}
