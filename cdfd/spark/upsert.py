@@ -31,7 +31,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as sql
 from pyspark.sql.streaming.query import StreamingQuery
-from pyspark.sql.types import DataType, DateType, IntegralType, MapType, StringType, StructType, VariantType
+from pyspark.sql.types import DataType, DateType, IntegralType, MapType, NullType, StringType, StructType, VariantType
 
 from cdfd.errors import ConfigError
 from cdfd.model.columns import CHANGE_ORDINAL, CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION
@@ -167,6 +167,8 @@ class Upsert:
     def _apply(self, batch: DataFrame, batch_id: int, columns: Sequence[str]) -> None:
         spark, newest = batch.sparkSession, self._newest(batch, columns)
         kinds = self._prepare(spark, newest)
+        voids = _voids(newest.schema)
+        columns = [name for name in columns if name.lower() in kinds or name not in voids]
         changes = newest.localCheckpoint(eager=False)
         try:
             count, deletes, same_key = self._survey(changes, kinds)
@@ -212,7 +214,8 @@ class Upsert:
 
     def _prepare(self, spark: SparkSession, newest: DataFrame) -> Mapping[str, DataType]:
         """Create the copy if it is missing, and check its columns; their types, by names in lower case."""
-        wanted = [name for name in newest.columns if name not in (_DELETED, COMMIT_TIMESTAMP)]
+        others = {_DELETED, COMMIT_TIMESTAMP, *_voids(newest.schema)}
+        wanted = [name for name in newest.columns if name not in others]
         if all(name.lower() in self._kinds for name in wanted):
             return self._kinds  # of an earlier batch. MERGE refuses a copy that has lost a column since
         if not self._kinds:
@@ -286,6 +289,11 @@ class Upsert:
         _run(spark, changes, statement)
 
 
+def _voids(schema: StructType) -> set[str]:
+    """The columns of type void, which a Delta table shows to no reader."""
+    return {field.name for field in schema if isinstance(field.dataType, NullType)}
+
+
 def _has_literals(changes: DataType, table: DataType) -> bool:
     """Whether a key of a table equals one of the changes exactly if it equals that one's literal."""
     integers = isinstance(changes, IntegralType) and isinstance(table, IntegralType)
@@ -354,7 +362,7 @@ def _check_keys(schema: StructType, columns: Sequence[str], keys: Sequence[str])
                 f"the changes have no column {key!r:.200}, which is in `keys`",
                 hint=f"They have {', '.join(columns[:50])}",
             )
-        if any(isinstance(each, (MapType, VariantType)) for each in types_in(schema[key].dataType)):
+        if any(isinstance(each, (MapType, VariantType, NullType)) for each in types_in(schema[key].dataType)):
             raise ConfigError(
                 f"the key column {key!r:.200} is a {schema[key].dataType.simpleString():.100}, which cannot be compared"
             )

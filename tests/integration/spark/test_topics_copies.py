@@ -174,6 +174,24 @@ def test_values_that_do_not_fit_the_copy_are_errors_in_any_session(
     assert copied(spark, target) == [(1, 8)]
 
 
+@pytest.mark.parametrize("evolve", [False, True])
+def test_columns_of_type_void_are_left_out(
+    spark: SparkSession, made: Callable[..., DataFrame], tmp_path: Path, evolve: bool
+) -> None:
+    target = f"{tmp_path}/copy"
+    upsert = Upsert(target, ("id",), evolve_schema=evolve)
+    void = made(*FIRST).withColumn("odd", sql.lit(None))
+    upsert(void)
+    upsert(void)
+    assert copied(spark, target) == [(1, "A"), (4, "c")]
+    apply_changes(made((4, "d", "insert", 8, 0)).withColumn("odd", sql.lit(1)), target, ["id"], evolve_schema=True)
+    assert copied(spark, target) == [(1, "A", None), (4, "d", 1)]
+    apply_changes(made((4, "e", "insert", 9, 0)).withColumn("odd", sql.lit(None)), target, ["id"])
+    assert copied(spark, target) == [(1, "A", None), (4, "e", None)]
+    with pytest.raises(ConfigError, match="key column 'odd' is a void"):
+        apply_changes(void, target, ["odd"])
+
+
 @pytest.mark.parametrize("key", ["a.b", "price (EUR)", ".*", "["])
 def test_names_that_the_session_takes_for_patterns(
     spark: SparkSession, made: Callable[..., DataFrame], tmp_path: Path, key: str
