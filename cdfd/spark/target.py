@@ -27,8 +27,15 @@ from cdfd.spark.records.records import quoted, types_in
 _FORBIDDEN: Final = frozenset(" ,;{}()\n\t=")
 """Characters that a Parquet column cannot have without column mapping."""
 
-QUOTED_PATTERNS: Final = "spark.sql.parser.quotedRegexColumnNames"
-_STORE_ASSIGNMENT: Final = "spark.sql.storeAssignmentPolicy"
+_REPLACED: Final = {
+    # Values that do not fit are errors, not others or null.
+    "spark.sql.storeAssignmentPolicy": ("legacy", "ANSI"),
+    # Names of columns would be patterns.
+    "spark.sql.parser.quotedRegexColumnNames": ("true", "false"),
+    # Delta has no two columns whose names differ only in case.
+    "spark.sql.caseSensitive": ("true", "false"),
+}
+"""Settings with a value that does not suit MERGE, in lower case, and the value that does."""
 _MATERIALIZE_SOURCE: Final = "spark.databricks.delta.merge.materializeSource"
 _STATE_PARTITIONS: Final = "spark.databricks.delta.snapshotPartitions"
 _DEFAULT_STATE_PARTITIONS: Final = 50
@@ -171,10 +178,9 @@ def merge_settings(spark: SparkSession) -> Iterator[None]:
         if not _users[spark]:
             # The rows are stored. Delta would store them once more.
             settings = {_MATERIALIZE_SOURCE: "none"}
-            if str(spark.conf.get(_STORE_ASSIGNMENT, None)).upper() == "LEGACY":
-                settings[_STORE_ASSIGNMENT] = "ANSI"  # values that do not fit are errors, not others or null
-            if str(spark.conf.get(QUOTED_PATTERNS, None)).lower() == "true":
-                settings[QUOTED_PATTERNS] = "false"  # names of columns would be patterns
+            for name, (unfit, value) in _REPLACED.items():
+                if str(spark.conf.get(name, None)).lower() == unfit:
+                    settings[name] = value
             if spark.conf.get(_STATE_PARTITIONS, None) is None:
                 # A task for each core reads the log of a Delta table, unless the session says how many. By default there are 50 tasks for
                 # each of about six jobs of a MERGE, which take more time than the rows of a small batch.

@@ -204,6 +204,19 @@ def test_names_that_the_session_takes_for_patterns(
     assert copied(spark, target) == [(1, "A")]
 
 
+@pytest.mark.parametrize("case_sensitive", ["true", "false"])
+def test_a_copy_spells_its_columns_in_another_case(
+    spark: SparkSession, made: Callable[..., DataFrame], tmp_path: Path, case_sensitive: str
+) -> None:
+    """Delta has no two columns whose names differ only in case, whatever the session says."""
+    target, deleted = f"{tmp_path}/copy", f"{tmp_path}/deleted"
+    Upsert(target, ("id",), deleted=deleted)(made(*FIRST))
+    renamed = made((1, None, "delete", 8, 0), (4, "d", "insert", 8, 1)).withColumnsRenamed({"id": "ID", "note": "Note"})
+    with settings(spark, {"spark.sql.caseSensitive": case_sensitive}):
+        Upsert(target, ("ID",), deleted=deleted)(renamed)
+    assert copied(spark, target) == [(4, "d")]
+
+
 def test_a_reserved_column_is_refused(made: Callable[..., DataFrame], tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="_cdfd_rank"):
         apply_changes(made(*FIRST).withColumn("_cdfd_rank", sql.lit(7)), f"{tmp_path}/copy", ["id"])
