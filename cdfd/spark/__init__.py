@@ -133,11 +133,14 @@ def run_available(writer: DataStreamWriter) -> None:
     while True:
         query = writer.trigger(availableNow=True).start()
         try:
+            if query_id not in (None, query.id):
+                raise ConfigError(
+                    "the query has no checkpoint, so it began again after its first run",
+                    hint="Set the option `checkpointLocation`. The rows of the first run are written",
+                )
             query.awaitTermination()
         finally:
             query.stop()
-        if query_id not in (None, query.id):
-            raise ConfigError("the query has no checkpoint", hint="Set the option `checkpointLocation`")
         query_id = query.id
         recent = query.recentProgress
         if not recent:
