@@ -80,8 +80,8 @@ class Table:
         roots = (allowed_roots,) if isinstance(allowed_roots, str | os.PathLike) else allowed_roots
         if not isinstance(roots, Iterable):
             raise ConfigError(f"allowed_roots is {roots!r:.100}", hint='Give paths or URIs, such as ["/data/lake"]')
-        if max_log_line is not None and not isinstance(max_log_line, int):
-            raise ConfigError(f"max_log_line is {max_log_line!r:.100}", hint="Give a number of bytes")
+        if max_log_line is not None and (not isinstance(max_log_line, int) or max_log_line < 1):
+            raise ConfigError(f"max_log_line is {max_log_line!r:.100}", hint="Give a number of bytes, 1 at least")
         # An empty text, as of a variable that is not set, is no place.
         allowed = tuple(_absolute(_text(root)) for root in roots if root != "")
         places_of: object = path_prefixes or {}

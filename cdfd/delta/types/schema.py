@@ -211,7 +211,7 @@ class TableSchema:
             if child is None:
                 raise ConfigError(f"there is no column {name!r:.200}", hint=_known_columns(name, self.names))
             if child.name in chosen:
-                raise ConfigError(f"column {name!r:.200} is listed twice in `columns`")
+                raise ConfigError(f"column {name!r:.200} is listed twice")
             chosen[child.name] = child
         if not chosen:
             raise ConfigError("`columns` is empty", hint=f"remove `columns` to read all of {', '.join(self.names)}")

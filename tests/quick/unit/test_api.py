@@ -165,7 +165,13 @@ class TestChanges:
         [
             *[{"uri": 7}, {"uri": b"orders"}, {"uri": None}, {"columns": 7}, {"columns": [1]}],
             *[{"changes": "all"}, {"changes": None}, {"allowed_roots": [7]}, {"storage_options": 7}],
-            *[{"allowed_roots": 7}, {"max_log_line": "7"}, {"mask": {7: "nullify"}}, {"exclude_change_types": 7}],
+            *[
+                {"allowed_roots": 7},
+                {"max_log_line": "7"},
+                {"max_log_line": 0},
+                {"mask": {7: "nullify"}},
+                {"exclude_change_types": 7},
+            ],
         ],
     )
     def test_arguments_of_another_type(self, writer: TableWriter, options: dict[str, Any]) -> None:
