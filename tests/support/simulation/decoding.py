@@ -50,14 +50,16 @@ def _read_once(
             yield scanned._replace(plans=((plan, scanned.rows.num_rows),))
 
 
-def _state_once(storage: Any, checkpoint: Checkpoint, names: Sequence[str] = STATE) -> State:
+def _state_once(
+    storage: Any, checkpoint: Checkpoint, names: Sequence[str] = STATE, *, line_bytes: int | None = None
+) -> State:
     """The content of a checkpoint besides files. A checkpoint is one file here. Opening it may fail, as without the cache."""
     (stat,) = checkpoint.files
     with checkpoint_files._errors_naming(stat.path), storage.open_input_file(stat.path, stat.size):
         data = storage.contents(stat.path)
     key = (data, *names)
     if key not in _states:
-        _states[key] = _read_state(Held(data), checkpoint, names)
+        _states[key] = _read_state(Held(data), checkpoint, names, line_bytes=line_bytes)
     return _states[key]
 
 
