@@ -60,7 +60,7 @@ def merge(table: StructType, rows: StructType, *, follow: bool = False, earlier:
         SchemaChangedError: a type changes to one that cannot hold the values of the one before, a name is taken, or two columns of the
             rows have one name.
     """
-    if (child := _repeated(rows)) is not None:
+    if (child := repeated(rows)) is not None:
         raise SchemaChangedError(
             f"the rows have two columns {child.name!r:.200}, if case does not count, and a Delta table can have one",
             hint="Give one of them another name with `columns` and `as`",
@@ -88,15 +88,15 @@ def _struct(table: StructType, rows: StructType, path: tuple[str, ...], merged: 
     paired = {other.name for other in pairs.values()}
     new = StructType(tuple(child for child in rows if child.name not in paired))
     struct = StructType((*fields, *nullable(new)))
-    if merged.follow and (repeated := _repeated(struct)) is not None:
+    if merged.follow and (other := repeated(struct)) is not None:
         raise SchemaChangedError(
-            f"the table has another column {'.'.join((*path, repeated.name))!r:.200}, which a column is renamed to",
+            f"the table has another column {'.'.join((*path, other.name))!r:.200}, which a column is renamed to",
             hint="Rename or drop that column of the target, which does not come from the source",
         )
     return struct
 
 
-def _repeated(struct: StructType) -> StructField | None:
+def repeated(struct: StructType) -> StructField | None:
     """The first field with the name of an earlier one, in any case; None if there is none."""
     seen: set[str] = set()
     for child in struct:

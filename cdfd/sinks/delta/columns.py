@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
@@ -12,9 +12,9 @@ import pyarrow as pa
 from cdfd.delta.protocol import writer_features
 from cdfd.delta.types import column_mapping, schema_string
 from cdfd.delta.types.column_mapping import assign_ids, highest_id
-from cdfd.delta.types.datatypes import ArrayType, DataType, MapType, StructField, StructType, is_nested
+from cdfd.delta.types.datatypes import ArrayType, DataType, MapType, StructField, StructType, is_nested, types_in
 from cdfd.delta.types.schema import ID, PHYSICAL_NAME, ColumnMappingMode, TableSchema, mapping_mode, physical_name
-from cdfd.delta.types.schema_merge import SOURCE, TYPE_CHANGES, merge, nullable
+from cdfd.delta.types.schema_merge import SOURCE, TYPE_CHANGES, merge, nullable, repeated
 from cdfd.delta.write.writing import check_appendable, compression, conditions
 from cdfd.errors import SchemaChangedError, SinkError
 from cdfd.model.columns import CHANGE_NAMES
@@ -251,22 +251,9 @@ def with_names_of(table: Columns, columns: Columns) -> Columns:
     struct = _with_names(table.struct, columns.struct, table.mapping, columns.mapping)
     assert isinstance(struct, StructType)
     names = {child.name: named.name for child, named in zip(columns.struct, struct, strict=True)}
-    if any(len({child.name.lower() for child in each}) < len(each.fields) for each in _structs_in(struct)):
+    if any(isinstance(each, StructType) and repeated(each) is not None for each in types_in(struct)):
         return columns
     return replace(columns, struct=struct, partition_by=tuple(names[name] for name in columns.partition_by))
-
-
-def _structs_in(kind: DataType) -> Iterator[StructType]:
-    match kind:
-        case StructType():
-            yield kind
-            for child in kind:
-                yield from _structs_in(child.type)
-        case ArrayType(element):
-            yield from _structs_in(element)
-        case MapType(key, value):
-            yield from _structs_in(key)
-            yield from _structs_in(value)
 
 
 def _with_names(table: DataType, kind: DataType, table_mode: ColumnMappingMode, mode: ColumnMappingMode) -> DataType:
@@ -278,8 +265,9 @@ def _with_names(table: DataType, kind: DataType, table_mode: ColumnMappingMode, 
                 old = before.get(physical_name(child, mode))
                 if old is not None:
                     inside = _with_names(old.type, child.type, table_mode, mode)
-                    sources = {key: old.metadata[key] for key in (SOURCE,) if key in old.metadata}
-                    child = replace(child, name=old.name, type=inside, metadata={**child.metadata, **sources})
+                    child = replace(child, name=old.name, type=inside)
+                    if SOURCE in old.metadata:
+                        child = replace(child, metadata={**child.metadata, SOURCE: old.metadata[SOURCE]})
                 fields.append(child)
             return StructType(tuple(fields))
         case ArrayType(element), ArrayType(other):
