@@ -260,8 +260,7 @@ def claims(config: Any, table: Table) -> Mapping[Claim, str]:
 
 def _places(config: Any) -> frozenset[str]:
     """The places that a sink writes to, each by one spelling."""
-    places = (place for table in config.tables for place in config.sink.places(table.topic).values())
-    return frozenset(map(canonical, places))
+    return frozenset(place for table in config.tables for server, place in claims(config, table) if not server)
 
 
 def topics_elsewhere(name: str, by_sink: Mapping[str, Any]) -> Mapping[str, str]:
