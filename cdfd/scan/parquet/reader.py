@@ -46,14 +46,24 @@ def open_parquet(source: Any, dictionaries: Collection[str] = ()) -> Iterator[An
         pa.ArrowException, OSError, ValueError: the file is damaged.
         DataError: it requires too much memory, or is encrypted.
     """
-    try:
-        if native.built:
-            yield ParquetReader(source, dictionaries)
-            return
-        from cdfd.scan.parquet import arrow_reader
+    if native.built:
+        with _encryption_errors(source):
+            native_reader = ParquetReader(source, dictionaries)
+        yield native_reader
+        return
+    from cdfd.scan.parquet import arrow_reader
 
-        with contextlib.closing(arrow_reader.ArrowReader(source)) as reader:
-            yield reader
+    with _encryption_errors(source):
+        reader = arrow_reader.ArrowReader(source)
+    with contextlib.closing(reader):
+        yield reader
+
+
+@contextlib.contextmanager
+def _encryption_errors(source: Any) -> Iterator[None]:
+    """Say of a file that cannot be opened that it is encrypted, if it is."""
+    try:
+        yield
     except (pa.ArrowException, OSError, ValueError) as error:
         if _is_encrypted(source):
             hint = "cdfd does not decrypt Parquet files: write the table without encryption"
