@@ -140,7 +140,7 @@ class SignalReader:
         Raises:
             SinkError: the topic cannot be read. Requests that were taken go on, and another call waits for their answers.
         """
-        waiting, outstanding = deque[Signal](), deque[tuple[Signal, _Taken]]()
+        waiting, outstanding = deque[Signal](), deque[Signal]()
         while True:
             if not waiting and len(outstanding) < MOST_OUTSTANDING:
                 waiting.extend(await signals.poll())
@@ -151,14 +151,16 @@ class SignalReader:
                     requests = self._parse(signal)
                     tables = frozenset(each.table for each in requests if each.table in self.controller.tables)
                     # After a restart, these records come again, and a table does not remember more ids.
-                    if any(sum(table in each.tables for _, each in outstanding) >= RECENT for table in tables):
+                    if any(
+                        sum(table in self._taken[each].tables for each in outstanding) >= RECENT for table in tables
+                    ):
                         break
                     self._taken[signal] = _Taken(tables, asyncio.create_task(self._carry_out(requests)))
-                outstanding.append((waiting.popleft(), self._taken[signal]))
+                outstanding.append(waiting.popleft())
             last: Signal | None = None
-            while outstanding and outstanding[0][1].task.done():
-                last, taken = outstanding.popleft()
-                taken.task.result()
+            while outstanding and self._taken[outstanding[0]].task.done():
+                last = outstanding.popleft()
+                self._taken[last].task.result()
             if last is not None:
                 await signals.done(last)
                 self._taken = {signal: taken for signal, taken in self._taken.items() if signal.offset > last.offset}
