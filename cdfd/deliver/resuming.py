@@ -178,12 +178,12 @@ def check_schema_change(change: SchemaChange, policies: Policies) -> str:
     Raises:
         SchemaChangedError: the same rows have other keys from now on, or the change is not additive and `on_schema_change` is `stop`.
     """
-    if policies.keyed:
-        for what, advice in _changes_of_key(change, policies.rows):
-            raise SchemaChangedError(
-                f"the key column {what} from this version on, so all records would have other keys",
-                hint=f"Everything before this version is delivered. Give the table a new topic that begins after it{advice}",
-            )
+    if policies.keyed and (first := next(_changes_of_key(change, policies.rows), None)) is not None:
+        what, advice = first
+        raise SchemaChangedError(
+            f"the key column {what} from this version on, so all records would have other keys",
+            hint=f"Everything before this version is delivered. Give the table a new topic that begins after it{advice}",
+        )
     described = "; ".join(change.describe())
     if not change.additive and policies.on_schema_change == "stop":
         raise SchemaChangedError(

@@ -166,8 +166,9 @@ class DeltaLog(EntryReader):
             header = header.before(kept.header.protocol, kept.header.metadata)
         if not header.complete and segment.checkpoint is not None:
             with self._errors_naming(segment.checkpoint.version):
-                read_state = partial(checkpoint_files.read_state, line_bytes=self.line_bytes)
-                state = await asyncio.to_thread(read_state, self.storage, segment.checkpoint, HEADER)
+                state = await asyncio.to_thread(
+                    checkpoint_files.read_state, self.storage, segment.checkpoint, HEADER, line_bytes=self.line_bytes
+                )
             header = header.before(state.protocol, state.metadata, segment.checkpoint.path)
         if not self.storage.remote:
             self._cache.clear()
