@@ -184,7 +184,7 @@ class Members:
         logs.SINK.set(self.config.sink_name)
         # The key is read here, behind the boundary of the supervisor: a table that cannot be read is that table's error.
         async with AsyncExitStack() as stack:
-            async with self._openings.admit(sys.maxsize):
+            async with self._openings.admit(sys.maxsize):  # small deliveries take no slot, and each opening does
                 try:
                     table = await with_key(self.config, entry)
                     loop = await stack.enter_async_context(self.open_loop(table, stop, monitor))
