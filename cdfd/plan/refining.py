@@ -149,17 +149,10 @@ def _buckets(sources: Sequence[FileScan], *, phases: bool) -> tuple[FileScan, ..
     size = sum(max(0, scan.size) for scan in sources)
     count = min(max(1, -(-size // BUCKET_BYTES)), MOST_BUCKETS)
     pieces = [size * (number + 1) // count - size * number // count for number in range(count)]
-    path = sources[0].path
-    if count == 1 or not phases:
-        return tuple(
-            FileScan(path, None, {}, pieces[number], bucket=Bucket(number, count, number * ORDINAL_SPAN))
-            for number in range(count)
-        )
     buckets = []
-    phase_names: tuple[ImagePhase, ...] = ("early", "late")
+    phase_names: tuple[ImagePhase | None, ...] = ("early", "late") if phases and count > 1 else (None,)
     for place, phase in enumerate(phase_names):
         for number in range(count):
-            ordinal = (place * count + number) * ORDINAL_SPAN
-            bucket = Bucket(number, count, ordinal)
-            buckets.append(FileScan(path, None, {}, pieces[number], image_phase=phase, bucket=bucket))
+            bucket = Bucket(number, count, (place * count + number) * ORDINAL_SPAN)
+            buckets.append(FileScan(sources[0].path, None, {}, pieces[number], image_phase=phase, bucket=bucket))
     return tuple(buckets)
