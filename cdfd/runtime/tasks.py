@@ -184,12 +184,8 @@ class LoopThread:
 
     def __exit__(self, *_: object) -> None:
         """Stop the thread, and the worker threads of its loop."""
-
-        async def shut_down() -> None:
-            await self._loop.shutdown_asyncgens()
-            await self._loop.shutdown_default_executor()
-
-        self.run(shut_down())
+        self.run(self._loop.shutdown_asyncgens())
+        self.run(self._loop.shutdown_default_executor())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
