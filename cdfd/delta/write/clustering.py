@@ -46,7 +46,11 @@ def clustering_changes(
     except (orjson.JSONDecodeError, TypeError):
         return []
     names = {physical: name for physical, name, _ in _paths(*before)}
-    paths = [(physical, name) for physical, name, kind in _paths(*after) if _is_ordered(kind)]
+    paths = [
+        (physical, name)
+        for physical, name, kind in _paths(*after)
+        if not is_nested(kind) and not (isinstance(kind, Primitive) and kind.name in _NOT_ORDERED)
+    ]
     present, by_name = {physical for physical, _ in paths}, {name: physical for physical, name in paths}
     kept = [
         path if path in present else by_name[names[path]]
@@ -74,7 +78,3 @@ def _paths(struct: StructType, mapping: ColumnMappingMode) -> Iterator[tuple[Pat
 
     for child in struct:
         yield from fields_of(child, (), ())
-
-
-def _is_ordered(kind: DataType) -> bool:
-    return not is_nested(kind) and not (isinstance(kind, Primitive) and kind.name in _NOT_ORDERED)
