@@ -122,11 +122,6 @@ class _OrderedPool(Generic[B]):
         else:
             self._jobs.put(queued)
 
-    @property
-    def unfinished(self) -> int:
-        """Tasks that were started and have not ended."""
-        return sum(not isinstance(each, _QueuedTask) or not each.ended for each in self.started)
-
     def take(self, oldest: _QueuedTask[B], until: Callable[[], bool]) -> B | _End | None:
         """The next result of the oldest task; None if `until` is true before there is one."""
         with self._changed:
@@ -230,7 +225,9 @@ def run_in_order(
 
     def wants_more() -> bool:
         # One more than run, so that no worker waits for the consumer.
-        return not source_ended and len(pool.started) < workers + ahead and pool.unfinished <= workers
+        if source_ended or len(pool.started) >= workers + ahead:
+            return False
+        return sum(not isinstance(each, _QueuedTask) or not each.ended for each in pool.started) <= workers
 
     try:
         for task in head:
