@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from dataclasses import dataclass
+from itertools import dropwhile
 
 import pyarrow as pa
 
@@ -135,11 +136,9 @@ async def _old_files(storage: Storage, state: Snapshot, cutoff_ms: int) -> Async
 async def _named_since(log: DeltaLog, cutoff_ms: int) -> AsyncIterator[vacuum.NamedFiles]:
     """The files in the log entries since the first one that was written after the cutoff."""
     commits = [(name.version, stat) async for name, stat in log.list_names() if name.kind == "commit"]
-    first = next((version for version, stat in commits if stat.modified_ms >= cutoff_ms), None)
-    for version, _ in commits:
-        if first is not None and version >= first:
-            try:
-                commit = (await log.entry(version)).commit
-            except NotFoundError:
-                continue  # log clean-up has removed it
-            yield vacuum.files_named(commit, log.storage.uri)
+    for version, _ in dropwhile(lambda each: each[1].modified_ms < cutoff_ms, commits):
+        try:
+            commit = (await log.entry(version)).commit
+        except NotFoundError:
+            continue  # log clean-up has removed it
+        yield vacuum.files_named(commit, log.storage.uri)
