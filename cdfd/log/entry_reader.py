@@ -98,7 +98,23 @@ class EntryReader(LogFiles):
         """
         path = log_path(paths.commit_name(version))
         try:
-            entry = await self._entry(version, path, with_stats)
+            with self._errors_naming(version, path):
+                parse = self._entry_parser(version, with_stats=with_stats)
+                entry = None if self.storage.remote else await self._from_batch(version, path, parse)
+                if entry is None:
+                    fetched = (
+                        self._fetch(version, path) if self.storage.remote else self.storage.fetch(path, CHUNK_BYTES + 1)
+                    )
+                    data, stat = await fetched
+                    commit, digest = await self._parse_data(path, data, parse)
+                    now = stat
+                    if not self.storage.remote or len(data) > CHUNK_BYTES:
+                        # A file may still be written. Its size is checked after parsing, to detect as much as possible. Large files are
+                        # opened twice.
+                        now = await self.storage.stat(path)
+                    if commit.size != now.size or (len(data) > CHUNK_BYTES and now.identity != stat.identity):
+                        raise LogError("the entry changed while it was read", retriable=True)
+                    entry = LogEntry(commit, stat, digest)
         except NotFoundError:
             self._read_ahead = _ReadAhead()
             self._batches.clear()
@@ -141,25 +157,6 @@ class EntryReader(LogFiles):
             if version >= self._newest:
                 self._cache.clear()
                 self._cache_bytes = 0
-
-    async def _entry(self, version: int, path: str, with_stats: bool) -> LogEntry:
-        with self._errors_naming(version, path):
-            parse = self._entry_parser(version, with_stats=with_stats)
-            if self.storage.remote:
-                data, stat = await self._fetch(version, path)
-                commit, digest = await self._parse_data(path, data, parse)
-            elif (at_once := await self._from_batch(version, path, parse)) is not None:
-                return at_once
-            else:
-                data, stat = await self.storage.fetch(path, CHUNK_BYTES + 1)
-                commit, digest = await self._parse_data(path, data, parse)
-            now = stat
-            if not self.storage.remote or len(data) > CHUNK_BYTES:
-                # A file may still be written. Its size is checked after parsing, to detect as much as possible. Large files are opened twice.
-                now = await self.storage.stat(path)
-            if commit.size != now.size or (len(data) > CHUNK_BYTES and now.identity != stat.identity):
-                raise LogError("the entry changed while it was read", retriable=True)
-            return LogEntry(commit, stat, digest)
 
     async def _fetch(self, version: int, path: str) -> tuple[bytes, Stat]:
         """The first `CHUNK_BYTES + 1` bytes of a remote entry, and its stat."""
