@@ -27,8 +27,6 @@ from cdfd.runtime import compute as pc
 from cdfd.runtime.arrays import array_of
 from cdfd.storage.base import Stat, Storage
 
-PATHS = RowColumns(names=("add.path",))
-
 
 @dataclass(frozen=True, slots=True)
 class Listing:
@@ -66,7 +64,7 @@ class Listing:
 
     def paths(self, storage: Storage) -> Iterator[pa.Array]:
         """Only the paths. Raises what `batches` does."""
-        return (batch.column("path") for batch in self._batches(storage, PATHS))
+        return (batch.column("path") for batch in self._batches(storage, RowColumns(names=("add.path",))))
 
     def kept(self, batches: Iterable[pa.RecordBatch]) -> list[pa.RecordBatch]:
         """Rows of its batches, to keep in memory.

@@ -124,7 +124,7 @@ class LogFiles:
         """`hint`, and in a remote store the first of `names`, which are listed meanwhile: that saves a round trip if the log is short."""
         if not self.storage.remote:
             return await self.hint(), []
-        listing = asyncio.create_task(_first_of(names, FIRST_NAMES))
+        listing = asyncio.create_task(_first_of(names))
         try:
             return await self.hint(), await listing
         finally:
@@ -207,12 +207,12 @@ class LogFiles:
         return NotATableError(f"not a Delta table: {why}", table=self.storage.uri, hint=hint)
 
 
-async def _first_of(names: AsyncIterator[LogFile], most: int) -> list[LogFile]:
-    """The first names, as many as `most`; those after them are left in the iterator."""
+async def _first_of(names: AsyncIterator[LogFile]) -> list[LogFile]:
+    """The first `FIRST_NAMES` names; those after them are left in the iterator."""
     files = list[LogFile]()
     async for each in names:
         files.append(each)
-        if len(files) == most:
+        if len(files) == FIRST_NAMES:
             break
     return files
 
