@@ -46,36 +46,23 @@ def open_parquet(source: Any, dictionaries: Collection[str] = ()) -> Iterator[An
         pa.ArrowException, OSError, ValueError: the file is damaged.
         DataError: it requires too much memory, or is encrypted.
     """
-    if native.built:
-        with _encryption_errors(source):
-            native_reader = ParquetReader(source, dictionaries)
-        yield native_reader
-        return
-    from cdfd.scan.parquet import arrow_reader
+    with contextlib.ExitStack() as stack:
+        try:
+            if native.built:
+                reader: AnyReader = ParquetReader(source, dictionaries)
+            else:
+                from cdfd.scan.parquet.arrow_reader import ArrowReader
 
-    with _encryption_errors(source):
-        reader = arrow_reader.ArrowReader(source)
-    with contextlib.closing(reader):
+                reader = stack.enter_context(contextlib.closing(ArrowReader(source)))
+        except (pa.ArrowException, OSError, ValueError) as error:
+            magic = b""
+            with contextlib.suppress(CdfdError, pa.ArrowException, OSError, ValueError):
+                magic = source.read_at(4, source.size() - 4)
+            if magic == b"PARE":
+                hint = "cdfd does not decrypt Parquet files: write the table without encryption"
+                raise DataError("the file is encrypted", hint=hint) from error
+            raise
         yield reader
-
-
-@contextlib.contextmanager
-def _encryption_errors(source: Any) -> Iterator[None]:
-    """Say of a file that cannot be opened that it is encrypted, if it is."""
-    try:
-        yield
-    except (pa.ArrowException, OSError, ValueError) as error:
-        if _is_encrypted(source):
-            hint = "cdfd does not decrypt Parquet files: write the table without encryption"
-            raise DataError("the file is encrypted", hint=hint) from error
-        raise
-
-
-def _is_encrypted(source: Any) -> bool:
-    """Whether the footer is encrypted. False if the file cannot be read."""
-    with contextlib.suppress(CdfdError, pa.ArrowException, OSError, ValueError):
-        return bool(source.read_at(4, source.size() - 4) == b"PARE")
-    return False
 
 
 @dataclass(frozen=True, slots=True)
