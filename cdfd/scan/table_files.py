@@ -65,15 +65,11 @@ class TableFiles:
         """A file for random access. MissingFileError if it is gone."""
         storage, inside = self.locate(path)
         try:
-            file = storage.open_input_file(inside, size if is_parquet(path) else None)
-        except NotFoundError:
-            raise MissingFileError("the file is gone", path=path, hint=MISSING_HINT) from None
-        with file:
-            try:
+            with storage.open_input_file(inside, size if is_parquet(path) else None) as file:
                 yield file
-            except NotFoundError:
-                # An object store does not keep an object for its readers: it was removed while it was read.
-                raise MissingFileError("the file is gone", path=path, hint=MISSING_HINT) from None
+        except NotFoundError:
+            # Perhaps while it was read: an object store does not keep an object for its readers.
+            raise MissingFileError("the file is gone", path=path, hint=MISSING_HINT) from None
 
     @contextlib.contextmanager
     def open_scan(self, scan: FileScan, dictionaries: Collection[str] = ()) -> Iterator[tuple[Any, DataFile]]:
