@@ -103,16 +103,8 @@ class StreamReader:
         missing = [name for name in CHANGE_NAMES if name not in batch.schema.names]
         if missing:
             raise DataError(f"its rows have no column {missing[0]}, so they are not change rows")
-        if self.strict:
-            _check_known(batch.schema, self.schema.names)
-        columns = []
-        for field in self.schema:
-            position = batch.schema.get_field_index(field.name)
-            if position < 0:
-                columns.append(pa.nulls(batch.num_rows, field.type))
-            else:
-                columns.append(conform(batch.column(position), field.type, self.strict))
-        rows = pa.RecordBatch.from_arrays(columns, schema=self.schema)
+        structs = conform(batch.to_struct_array(), pa.struct(list(self.schema)), self.strict)
+        rows = pa.RecordBatch.from_struct_array(structs)
         for name in CHANGE_NAMES:
             if rows.column(name).null_count:
                 raise DataError(f"{name} is null in one of its rows")
