@@ -174,9 +174,7 @@ def _vectors(vectors: pa.StructArray) -> pa.StructArray:
         pa.nulls(len(vectors), type_) if name == "maxRowIndex" else pc.struct_field(vectors, name).cast(type_)
         for name, type_ in _VECTOR
     ]
-    return pa.StructArray.from_arrays(
-        arrays, fields=[pa.field(name, type_) for name, type_ in _VECTOR], mask=vectors.is_null()
-    )
+    return pa.StructArray.from_arrays(arrays, fields=list(pa.struct(_VECTOR)), mask=vectors.is_null())
 
 
 _PAIRS = pa.map_(pa.string(), pa.string())
