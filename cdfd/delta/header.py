@@ -89,13 +89,9 @@ class PartialHeader:
             LogError: the log has no protocol or no metadata.
             UnsupportedError: the protocol or the schema requires a feature that cdfd does not implement.
         """
-        for name, value in (("protocol", self.protocol), ("metaData", self.metadata)):
-            if value is None:
-                raise LogError(
-                    f"the log has no {name} action", version=self.version, hint="Its first versions are damaged"
-                )
-        assert self.protocol is not None
-        assert self.metadata is not None
+        if self.protocol is None or self.metadata is None:
+            what = f"the log has no {'protocol' if self.protocol is None else 'metaData'} action"
+            raise LogError(what, version=self.version, hint="Its first versions are damaged")
         try:
             return _header(self.version, self.protocol, self.metadata)
         except CdfdError as error:
