@@ -25,6 +25,7 @@ import decimal
 import json
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -212,7 +213,11 @@ class FileStatistics:
 
 def parse(stats: str | None, schema: TableSchema) -> FileStatistics:
     """The statistics of an `add`, without any where the text is missing or broken."""
-    document = _document(stats)
+    document: Mapping[str, Any] = NO_VALUES
+    if stats:
+        with suppress(ValueError, decimal.DecimalException, RecursionError):
+            # Numbers as they are written: a decimal has digits that a float would lose.
+            document = _object(json.loads(stats, parse_float=decimal.Decimal, parse_int=decimal.Decimal))
     return FileStatistics(
         schema,
         whole(document.get("numRecords")),
@@ -221,16 +226,6 @@ def parse(stats: str | None, schema: TableSchema) -> FileStatistics:
         _object(document.get("maxValues")),
         _object(document.get("nullCount")),
     )
-
-
-def _document(stats: str | None) -> Mapping[str, Any]:
-    if not stats:
-        return NO_VALUES
-    try:
-        # Numbers as they are written: a decimal has digits that a float would lose.
-        return _object(json.loads(stats, parse_float=decimal.Decimal, parse_int=decimal.Decimal))
-    except (ValueError, decimal.DecimalException, RecursionError):
-        return NO_VALUES
 
 
 def _object(entry: object) -> Mapping[str, Any]:
