@@ -129,7 +129,15 @@ class Columns:
         if column is None or "__COLLATIONS" in column.metadata:
             return Range()
         if column.name in self.schema.partition_columns:
-            return self._partition(column, scan)
+            try:
+                schema = self.schema.select([column.name])
+                value = values.parse_partition(scan.partition_values, schema).get(column.name)
+            except CdfdError:
+                return Range()  # reading the file raises the error
+            if value is None or not value.is_valid:
+                return Range.constant(None)
+            constant = values.as_python(value)
+            return Range() if constant is None else Range.constant(constant)
         path = (column.name,)
         nulls, rows = stats.null_count(path), stats.num_records
         if nulls is not None and nulls == rows:
@@ -137,14 +145,3 @@ class Columns:
         low, high = stats.bounds(path)
         some_nulls = None if nulls is None else nulls > 0
         return Range.between(low, high, nulls=some_nulls, nan=column.type in _FLOATS)
-
-    def _partition(self, column: StructField, scan: FileScan) -> Range:
-        try:
-            schema = self.schema.select([column.name])
-            value = values.parse_partition(scan.partition_values, schema).get(column.name)
-        except CdfdError:
-            return Range()  # reading the file raises the error
-        if value is None or not value.is_valid:
-            return Range.constant(None)
-        constant = values.as_python(value)
-        return Range() if constant is None else Range.constant(constant)
