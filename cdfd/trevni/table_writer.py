@@ -14,7 +14,7 @@ from cdfd.trevni.checksums import Checksum
 from cdfd.trevni.codecs import Codec
 from cdfd.trevni.column_writer import BLOCK_BYTES, LARGEST_BLOCK
 from cdfd.trevni.file_writer import BlockStore, FileWriter
-from cdfd.trevni.metadata import RESERVED
+from cdfd.trevni.metadata import RESERVED, Kind
 from cdfd.trevni.rows import Run, run_all
 from cdfd.trevni.shredding import shred
 
@@ -71,12 +71,12 @@ class TableWriter:
             if not by_name[name].plain:
                 hint = "Declare the column as not nullable: a nullable one is an array column"
                 raise ConfigError(f"the array column {name!r:.100} cannot have first values", hint=hint)
-        by_default = _codec(codecs.get("", "snappy")), _checksum(checksums.get("", "crc32"))
+        by_default = _choice(Codec, codecs.get("", "snappy")), _choice(Checksum, checksums.get("", "crc32"))
         chosen = [
             replace(
                 column,
-                codec=_codec(codecs[column.name]) if column.name in codecs else by_default[0],
-                checksum=_checksum(checksums[column.name]) if column.name in checksums else by_default[1],
+                codec=_choice(Codec, codecs[column.name]) if column.name in codecs else by_default[0],
+                checksum=_choice(Checksum, checksums[column.name]) if column.name in checksums else by_default[1],
                 values=column.name in first_values,
             )
             for column in columns
@@ -162,16 +162,9 @@ def _metadata(schema: pa.Schema, own: Mapping[str, str | bytes]) -> dict[str, by
     return metadata
 
 
-def _codec(name: str) -> Codec:
+def _choice(kind: type[Kind], name: str) -> Kind:
     try:
-        return Codec(name)
+        return kind(name)
     except ValueError:
-        names = ", ".join(Codec)
-        raise ConfigError(f"there is no codec {name!r:.100}", hint=f"Choose one of {names}") from None
-
-
-def _checksum(name: str) -> Checksum:
-    try:
-        return Checksum(name)
-    except ValueError:
-        raise ConfigError(f"there is no checksum {name!r:.100}", hint="Choose null or crc32") from None
+        what = f"there is no {kind.__name__.lower()} {name!r:.100}"
+        raise ConfigError(what, hint=f"Choose one of {', '.join(kind)}") from None
