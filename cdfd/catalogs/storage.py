@@ -215,32 +215,22 @@ class CatalogStorage:
             table = await self._resolver.look_up(0.0)
             if not _log(table).includes(version):
                 raise NotFoundError("the catalog has not ratified this version", path=path)
-        try:
-            return await self._read(table, version, path, read, inline)
-        except NotFoundError:
+        again = False
+        while True:
+            commit = _log(table).commits.get(version)
+            if commit is not None and commit.content is not None:
+                return inline(commit.content, Stat(path, len(commit.content), commit.modified_ms))
+            try:
+                if commit is not None:
+                    with contextlib.suppress(NotFoundError):
+                        return await read(table.store, _place(commit, path))
+                return await read(table.store, path)
+            except NotFoundError:
+                if again:
+                    await self._check_cleaned_up(table, version)
+                    raise
             # It was published, and the staged commit removed, or log clean-up removed it.
-            table = await self._resolver.look_up(0.0)
-        try:
-            return await self._read(table, version, path, read, inline)
-        except NotFoundError:
-            await self._check_cleaned_up(table, version)
-            raise
-
-    async def _read(
-        self,
-        table: ResolvedTable,
-        version: int,
-        path: str,
-        read: Callable[[Storage, str], Awaitable[T]],
-        inline: Callable[[bytes, Stat], T],
-    ) -> T:
-        commit = _log(table).commits.get(version)
-        if commit is not None and commit.content is not None:
-            return inline(commit.content, Stat(path, len(commit.content), commit.modified_ms))
-        if commit is not None:
-            with contextlib.suppress(NotFoundError):
-                return await read(table.store, _place(commit, path))
-        return await read(table.store, path)
+            table, again = await self._resolver.look_up(0.0), True
 
     async def _check_cleaned_up(self, table: ResolvedTable, version: int) -> None:
         """Raise a transient error for a version that is ratified, and neither published nor cleaned up."""
