@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 from cdfd.catalogs.base import Catalog, Credential, canonical, holds
@@ -62,12 +63,9 @@ class Vendor:
             return live
         store = _store(location)
         try:
-            if store in self._narrow:
-                await self._ask(name, table_id, location)
-            else:
-                async with self._first.setdefault(store, asyncio.Lock()):
-                    if self._covering(location) is None:
-                        await self._ask(name, table_id, location)
+            async with nullcontext() if store in self._narrow else self._first.setdefault(store, asyncio.Lock()):
+                if self._covering(location) is None:
+                    await asyncio.shield(self._asking.get(name) or self._start(name, table_id, location))
         except StorageError as error:
             # It is renewed early, so that a catalog may be down for a while.
             live = self._covering(location, MIN_LIFE_SECONDS) if error.retriable else None
@@ -94,9 +92,6 @@ class Vendor:
         """Drop the credential of a location: its store refused it."""
         for prefix in [prefix for prefix in self._live if holds(prefix, location)]:
             del self._live[prefix]
-
-    async def _ask(self, name: str, table_id: str | None, location: str) -> None:
-        await asyncio.shield(self._asking.get(name) or self._start(name, table_id, location))
 
     def _start(self, name: str, table_id: str | None, location: str | None) -> asyncio.Task[None]:
         self._served.add(name)
