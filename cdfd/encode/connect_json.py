@@ -6,7 +6,7 @@ from typing import Any, Final, Literal
 import pyarrow as pa
 
 from cdfd.encode.json import JsonWriter
-from cdfd.encode.kinds import HINT, Kind, KindField, Modes, column_errors, kind_of_shape
+from cdfd.encode.kinds import HINT, Kind, Modes, column_errors, kind_of_shape
 from cdfd.encode.payload import Payload, Shape
 from cdfd.encode.records import BARE, Headers
 from cdfd.encode.values import Rules
@@ -54,16 +54,14 @@ class ConnectJsonEncoding:
         return self._writer.rows(payload, payload.shape.fields)
 
 
-def _field(field: KindField, struct: Kind) -> dict[str, Any]:
-    with column_errors(struct, field):
-        return {**_schema(field.kind, optional=field.nullable), "field": field.name}
-
-
 def _schema(kind: Kind, *, optional: bool) -> dict[str, Any]:
     document: dict[str, Any] = {"type": _FLOATS.get(kind.type, kind.type)}
     match kind.type:
         case "struct":
-            document["fields"] = [_field(each, kind) for each in kind.fields]
+            document["fields"] = fields = []
+            for each in kind.fields:
+                with column_errors(kind, each):
+                    fields.append({**_schema(each.kind, optional=each.nullable), "field": each.name})
         case "array":
             assert kind.items is not None
             document["items"] = _schema(kind.items, optional=True)
