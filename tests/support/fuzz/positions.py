@@ -70,7 +70,9 @@ def check_position(case: Case) -> str:
     record = SimpleNamespace(value=data, topic="t", partition=0, offset=5)
 
     def progress() -> str:
-        verdict = progress_records._parse(record, progress_records.progress_of)
+        newest = progress_records.NewestRecord({}, "t", b"", 0, 0)
+        newest._record = record
+        verdict = newest.read((0, 0), progress_records.progress_of)
         job_of(verdict)
         job = Job.stored(None if verdict is None else Backfill(verdict.position, verdict.backfill))
         str(job)

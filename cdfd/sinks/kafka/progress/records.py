@@ -206,7 +206,17 @@ class NewestRecord:
             ):
                 self._record = self._newest(options, first, end) or self._record
             self.end = end
-        return None if self._record is None else _parse(self._record, parse)
+        record = self._record
+        if record is None or record.value is None:
+            return None
+        try:
+            return parse(record.value)
+        except (ValueError, RecursionError) as error:
+            where = f"partition {record.partition}, offset {record.offset}"
+            raise SinkError(
+                f"the record in topic {record.topic}, {where}, has no valid position: {error}",
+                hint="Check for other programs that write to this topic. `cdfd progress set` writes a new position",
+            ) from error
 
     @property
     def exists(self) -> bool:
@@ -301,19 +311,6 @@ class NewestRecord:
         )
         consumer.assign([self._partition])
         return consumer
-
-
-def _parse(record: Any, parse: Callable[[bytes], T]) -> T | None:
-    if record.value is None:
-        return None
-    try:
-        return parse(record.value)
-    except (ValueError, RecursionError) as error:
-        where = f"partition {record.partition}, offset {record.offset}"
-        raise SinkError(
-            f"the record in topic {record.topic}, {where}, has no valid position: {error}",
-            hint="Check for other programs that write to this topic. `cdfd progress set` writes a new position",
-        ) from error
 
 
 def _fields(document: Mapping[str, Any], name: str) -> Mapping[str, str | int]:
