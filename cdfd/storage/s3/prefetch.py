@@ -36,10 +36,6 @@ class PrefetchRange(NamedTuple):
     weight: int
 
 
-StartedRanges = Sequence[tuple[PrefetchRange, Future[GetResult]]]
-"""Ranges of an object whose requests are running or finished."""
-
-
 @dataclass(slots=True, eq=False)
 class _Announced:
     """An object that will be read.
@@ -90,8 +86,8 @@ class Prefetcher:
                 self._drop()
             self._start_waiting()
 
-    def take(self, path: str) -> StartedRanges:
-        """Remove and return the requests for a path, in the order of the ranges; empty if there are none."""
+    def take(self, path: str) -> Sequence[tuple[PrefetchRange, Future[GetResult]]]:
+        """Remove and return the requests for a path, running or finished, in the order of the ranges; empty if there are none."""
         with self._lock:
             announced = self._of_path.get(path)
             if not announced:

@@ -19,7 +19,7 @@ from cdfd.storage.s3.client import S3Client, client_for
 from cdfd.storage.s3.errors import Request
 from cdfd.storage.s3.native import LISTING_PAGE, GetResult, Listed
 from cdfd.storage.s3.options import parse
-from cdfd.storage.s3.prefetch import Prefetcher, PrefetchRange, StartedRanges, result_or_none
+from cdfd.storage.s3.prefetch import Prefetcher, PrefetchRange, result_or_none
 from cdfd.storage.s3.ranges import MAX_GET_BYTES, RangeBuffer
 
 _URI = re.compile(r"s3[an]?://([A-Za-z0-9][A-Za-z0-9._-]{1,254})((?:/.*)?)", re.IGNORECASE | re.DOTALL)
@@ -187,7 +187,20 @@ class S3Storage:
             start = started[0][0].start
         else:
             got = self._client.loop.submit(self._client.get(request, start, length)).result()
-        return open_object(self._client, request, got, start, started[1:])
+        if len(got.data) == got.size:
+            for _, future in started[1:]:
+                future.cancel()
+            return pa.BufferReader(got.data)
+        at = max(0, got.size - len(got.data)) if start < 0 else start
+        ranges = RangeBuffer(self._client, request, got, at)
+        for ahead, future in started[1:]:
+            end = ahead.start + (ahead.length or 0)
+            # The ranges were chosen by the size in the log. An object of another size may not have them.
+            if end <= at:
+                ranges.add_started(ahead.start, end, future)
+            else:
+                future.cancel()
+        return RangeFile(ranges, "r")
 
     def read_whole(self, paths: Sequence[str], sizes: Sequence[int]) -> Sequence[bytes]:
         """All bytes of objects, with parallel GETs; see `WholeFiles`."""
@@ -270,26 +283,6 @@ def first_range(size: int | None) -> tuple[int, int | None]:
     if size is None:
         return 0, UNSIZED_BYTES
     return (0, WHOLE_OBJECT_BYTES) if size <= WHOLE_OBJECT_BYTES else (-TAIL_BYTES, None)
-
-
-def open_object(
-    client: S3Client, request: Request, got: GetResult, start: int, started: StartedRanges
-) -> pa.NativeFile:
-    """A file whose bytes in `got`, from `start` on (from its end if negative), are fetched, and those in `started` are being fetched."""
-    if len(got.data) == got.size:
-        for _, future in started:
-            future.cancel()
-        return pa.BufferReader(got.data)
-    at = max(0, got.size - len(got.data)) if start < 0 else start
-    ranges = RangeBuffer(client, request, got, at)
-    for ahead, future in started:
-        end = ahead.start + (ahead.length or 0)
-        # The ranges were chosen by the size in the log. An object of another size may not have them.
-        if end <= at:
-            ranges.add_started(ahead.start, end, future)
-        else:
-            future.cancel()
-    return RangeFile(ranges, "r")
 
 
 class RangeFile(pa.PythonFile):  # type: ignore[misc]  # pyarrow has no types

@@ -20,7 +20,6 @@ from cdfd.storage.location import open_storage
 from cdfd.storage.s3 import ranges as s3_ranges
 from cdfd.storage.s3 import storage as s3_storage
 from cdfd.storage.s3.errors import Request
-from cdfd.storage.s3.prefetch import PrefetchRange
 from cdfd.storage.s3.storage import S3Storage
 from tests.support.s3.proxy import Asked, Fault, Proxy
 from tests.support.s3.server import Server
@@ -121,12 +120,9 @@ def test_one_that_was_replaced_since_it_was_announced_is_not_mixed(store: S3Stor
     wait([before])
     put(store, proxy, bytes(reversed(large)))
     after = client.loop.submit(client.get(request, -s3_storage.TAIL_BYTES, None)).result()
-    with (
-        s3_storage.open_object(
-            client, request, after, -s3_storage.TAIL_BYTES, [(PrefetchRange(start, end - start, 0), before)]
-        ) as source,
-        pytest.raises(StorageError, match="replaced"),
-    ):
+    ranges = s3_ranges.RangeBuffer(client, request, after, len(large) - s3_storage.TAIL_BYTES)
+    ranges.add_started(start, end, before)
+    with s3_storage.RangeFile(ranges, "r") as source, pytest.raises(StorageError, match="replaced"):
         source.read(100)
 
 
