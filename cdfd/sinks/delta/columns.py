@@ -126,17 +126,17 @@ def columns_of_replaced(table: Columns, rows: StructType, partition_by: Sequence
 
 
 def _fields_with_rules(rows: StructType, before: StructType) -> StructType:
+    """Columns of rows that may be null only if the columns before may, and with the notes of those that have the same types."""
     by_name = {child.name.lower(): child for child in before}
-    return StructType(tuple(_with_rules(child, by_name.get(child.name.lower(), child)) for child in rows))
-
-
-def _with_rules(child: StructField, before: StructField) -> StructField:
-    """A column of rows that may be null only if the column before it may, and with the notes of that if it has the same type."""
-    same = type(before.type) is type(child.type) if is_nested(child.type) else before.type == child.type
-    notes = before.metadata if same else {}
-    kept = {key: note for key, note in notes.items() if key not in (ID, PHYSICAL_NAME, SOURCE, TYPE_CHANGES)}
-    kind = _type_with_rules(child.type, before.type)
-    return replace(child, type=kind, nullable=before.nullable, metadata={**kept, **child.metadata})
+    fields = []
+    for child in rows:
+        old = by_name.get(child.name.lower(), child)
+        same = type(old.type) is type(child.type) if is_nested(child.type) else old.type == child.type
+        notes = old.metadata if same else {}
+        kept = {key: note for key, note in notes.items() if key not in (ID, PHYSICAL_NAME, SOURCE, TYPE_CHANGES)}
+        kind = _type_with_rules(child.type, old.type)
+        fields.append(replace(child, type=kind, nullable=old.nullable, metadata={**kept, **child.metadata}))
+    return StructType(tuple(fields))
 
 
 def _type_with_rules(rows: DataType, before: DataType) -> DataType:
