@@ -46,6 +46,7 @@ from cdfd.sinks.delta.compactor import Compaction
 from cdfd.sinks.delta.data_files import DataFiles
 from cdfd.sinks.delta.log_actions import mirror_mode
 from cdfd.sinks.delta.mirror import delivery as mirror_delivery
+from cdfd.sinks.delta.mirror import removal as mirror_removal
 from cdfd.sinks.delta.mirror import sorted_run
 from cdfd.sinks.delta.mirror import table as mirror_table
 from cdfd.sinks.delta.mirror.removal import Removal
@@ -143,7 +144,7 @@ async def test_threads_handle_the_files_of_the_mirror(tmp_path: Path, monkeypatc
         for place, name in (
             (Snapshot, "live"),
             (mirror_delivery, "removals"),
-            (mirror_delivery, "replacements"),
+            (mirror_removal, "replacements"),
             (mirror_table, "_changes_rows"),
             (compactor, "removals"),
         )
@@ -1628,9 +1629,9 @@ class TestIndex:
         kept = [rows for _, rows in removal.parts]
         assert sum(each.num_rows for each in kept) == 1
         assert sum(each.get_total_buffer_size() for each in kept) < 1000
-        before = removal.vectors().changed[0][1].cardinality
+        before = [len(rows) for rows in removal.vectors(0).rows.values()]
         removal.again()
-        assert removal.vectors().changed[0][1].cardinality == before == 1000
+        assert [len(rows) for rows in removal.vectors(0).rows.values()] == before == [1000]
 
     async def test_hashes_that_collide(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """All keys have one of two hashes: rows are compared."""

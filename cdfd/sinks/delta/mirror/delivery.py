@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from cdfd.delta.file_actions import removals, replacements
+from cdfd.delta.file_actions import removals
 from cdfd.delta.protocol import cdf_enabled
 from cdfd.delta.types.arrow_types import from_arrow
 from cdfd.delta.types.datatypes import StructField, StructType, fields_in, map_fields
@@ -25,7 +25,7 @@ from cdfd.sinks.cursor import DeliveryState, require_open
 from cdfd.sinks.delta.columns import Columns, with_sources, without_mapping
 from cdfd.sinks.delta.data_files import NewFile, cast
 from cdfd.sinks.delta.log_actions import add_actions, file_fields
-from cdfd.sinks.delta.mirror.removal import Removal, Vectors
+from cdfd.sinks.delta.mirror.removal import Removal
 from cdfd.sinks.delta.mirror.state import MirrorState
 from cdfd.sinks.delta.mirror.writer import Event, MirrorWriter, Written
 from cdfd.sinks.delta.parts import Adopting
@@ -255,12 +255,12 @@ class MirrorDelivery(Adopting):
             return
         mirror.cursor.mark_uncertain()
         for _ in range(ATTEMPTS):
-            vectors, removed = await asyncio.to_thread(_remove, removal, target.clock.now_ms())
+            vectors = await asyncio.to_thread(removal.vectors, target.clock.now_ms())
             if vectors.data:
                 await target.put(vectors.path, vectors.data)
             mirror.table.written, mirror.table.vectors = writer.written.keys, vectors.rows
             try:
-                await self._commit_at(version, following, writer.written, removed)
+                await self._commit_at(version, following, writer.written, vectors.actions)
             except MovedError:
                 version = await mirror.table.follow()
             else:
@@ -335,9 +335,3 @@ def _renamed(before: Columns, after: Columns) -> pa.Schema:
     struct = map_fields(before.struct, rename)
     assert isinstance(struct, StructType)
     return to_arrow(struct)
-
-
-def _remove(removal: Removal, now_ms: int) -> tuple[Vectors, Sequence[Action]]:
-    """The deletion vectors of the next version, and the actions for its files. Many of them take seconds."""
-    vectors = removal.vectors()
-    return vectors, [*removals(vectors.emptied, now_ms), *replacements(vectors.changed, now_ms)]

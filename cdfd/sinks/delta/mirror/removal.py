@@ -19,12 +19,14 @@ from pyroaring import BitMap64, FrozenBitMap64
 from cdfd.delta import deletion_vector
 from cdfd.delta.actions import Add, DeletionVectorDescriptor
 from cdfd.delta.deletion_vector import RowSet
+from cdfd.delta.file_actions import removals, replacements
 from cdfd.errors import SinkError
 from cdfd.runtime.arrays import array_of
 from cdfd.scan.updates.matching import by_key
 from cdfd.sinks.delta.mirror.live_files import LiveFile, contains
 from cdfd.sinks.delta.mirror.sorted_run import Hashes, Rows
 from cdfd.sinks.delta.mirror.table import MirrorTable
+from cdfd.sinks.ledger.txn_state import Action
 
 INLINE_BYTES = 256
 """Bytes of a deletion vector that is stored in the log itself, at most."""
@@ -35,14 +37,12 @@ class Vectors:
     """The deletion vectors of a version: small ones in the log, the others in one file.
 
     Attributes:
-        emptied: files without a row that is left.
-        changed: the other files, with their vector and how many rows they have, with deleted ones.
+        actions: remove the files without a row that is left, and replace those of the other files.
         rows: the rows of each vector, by its id.
         path, data: the file; no bytes if no vector is in it.
     """
 
-    emptied: Sequence[Add]
-    changed: Sequence[tuple[Add, DeletionVectorDescriptor, int]]
+    actions: Sequence[Action]
     rows: Mapping[str, RowSet]
     path: str
     data: bytes
@@ -80,8 +80,8 @@ class Removal:
         for hashes, rows in self.parts:
             self._take(hashes, rows)
 
-    def vectors(self) -> Vectors:
-        """The deletion vectors of all files with deleted rows."""
+    def vectors(self, now_ms: int) -> Vectors:
+        """The deletion vectors of all files with deleted rows. Many of them take seconds."""
         emptied: list[Add] = []
         inline: list[tuple[LiveFile, RowSet, DeletionVectorDescriptor]] = []
         stored: list[tuple[LiveFile, RowSet]] = []
@@ -104,8 +104,10 @@ class Removal:
             for (file, deleted), (offset, size) in zip(stored, places, strict=True)
         ]
         return Vectors(
-            emptied,
-            [(file.add, vector, file.rows) for file, _, vector in changed],
+            [
+                *removals(emptied, now_ms),
+                *replacements([(file.add, vector, file.rows) for file, _, vector in changed], now_ms),
+            ],
             {vector.unique_id: deleted for _, deleted, vector in changed},
             f"deletion_vector_{uuid}.bin",
             content if stored else b"",
