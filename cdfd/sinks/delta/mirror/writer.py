@@ -22,9 +22,7 @@ from cdfd.sinks.delta.data_files import DataFiles, MakeFiles, NewFile, no_other_
 from cdfd.sinks.delta.mirror.sorted_run import Hashes
 from cdfd.sinks.delta.mirror.table import MirrorTable
 
-Removed: TypeAlias = pa.Table
-"""Rows to delete."""
-Event: TypeAlias = "tuple[NewFile, pa.Buffer] | Removed"
+Event: TypeAlias = "tuple[NewFile, pa.Buffer] | pa.Table"
 """A file to store, or rows to delete."""
 
 _REMOVED_BYTES = 32 << 20
@@ -97,7 +95,7 @@ class MirrorWriter:
         if self._changes is not None:
             yield from self._feed(self._changes.finish())
 
-    def _flush(self) -> Removed:
+    def _flush(self) -> pa.Table:
         removed = pa.Table.from_batches(self._removed)
         self._removed, self._removed_bytes = [], 0
         return removed
