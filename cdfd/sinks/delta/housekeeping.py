@@ -86,15 +86,11 @@ async def keep_house(
         await compact(log.storage, clock, check, upkeep.compaction, state)
 
 
-Entry = tuple[LogName, int]
-"""A file of the log, and its modification time in ms."""
-
-
-def removable(log: Sequence[Entry], protocol: Protocol, metadata: Metadata, now_ms: int) -> list[LogName]:
+def removable(log: Sequence[tuple[LogName, int]], protocol: Protocol, metadata: Metadata, now_ms: int) -> list[LogName]:
     """The files of a log that clean-up may remove, in the order in which it must: the log stays contiguous if it is interrupted.
 
     Args:
-        log: all files of the log.
+        log: all files of the log, and their modification times in ms.
         protocol, metadata: of the newest version.
         now_ms: the time.
     """

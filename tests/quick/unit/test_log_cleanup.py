@@ -6,7 +6,7 @@ import pytest
 
 from cdfd.delta.actions import Metadata, Protocol
 from cdfd.delta.paths import LogName, checkpoint_name, commit_name, parse_name
-from cdfd.sinks.delta.housekeeping import Entry, removable
+from cdfd.sinks.delta.housekeeping import removable
 from tests.support.checkpoint_layout import v2_name
 
 DAY = 24 * 3600 * 1000
@@ -24,7 +24,7 @@ def name(text: str) -> LogName:
     return parsed
 
 
-def log(*names: str, first_day: int = 0) -> list[Entry]:
+def log(*names: str, first_day: int = 0) -> list[tuple[LogName, int]]:
     """Files that were written one a day."""
     return [(name(text), (first_day + day) * DAY) for day, text in enumerate(names)]
 
@@ -32,7 +32,7 @@ def log(*names: str, first_day: int = 0) -> list[Entry]:
 FILES = log(*map(commit_name, range(12)), checkpoint_name(4), checkpoint_name(8), checkpoint_name(11), first_day=50)
 
 
-def removed(files: list[Entry], protocol: Protocol = PROTOCOL, **more: str) -> list[LogName]:
+def removed(files: list[tuple[LogName, int]], protocol: Protocol = PROTOCOL, **more: str) -> list[LogName]:
     return removable(files, protocol, settings(**more), NOW)
 
 
