@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from urllib.parse import unquote_to_bytes
 
 from cdfd.errors import ConfigError, UnsupportedError
@@ -12,7 +12,6 @@ from cdfd.storage.base import Storage
 from cdfd.storage.local import LocalStorage
 
 Options = Mapping[str, object]
-Opener = Callable[[str, Options], Storage]
 
 # `file:/x` is how Hadoop writes local URIs. A plain path may contain a colon: only `scheme://` is taken for a URI.
 _URI = re.compile(r"(?:(file):(?=/)|([A-Za-z][A-Za-z0-9+.-]*)://)")
@@ -41,8 +40,8 @@ def open_storage(uri: str, options: Options | None = None) -> Storage:
     for name in options or {}:
         if not isinstance(name, str):
             raise ConfigError(f"the storage options have the name {name!r:.100}", hint="Names of options are text")
-    opener: Opener = STORES.load(scheme)
-    return opener(uri, options or {})
+    storage: Storage = STORES.load(scheme)(uri, options or {})
+    return storage
 
 
 def open_table(
