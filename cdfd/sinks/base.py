@@ -301,10 +301,6 @@ class Connector(OwnTopics, ABC):
         """Release what was prepared and not opened for other tables than these."""
         return
 
-    async def discard(self) -> None:
-        """Release what was prepared and not opened."""
-        return
-
     @abstractmethod
     async def position(self, table: Table) -> Position | None:
         """A table's position. Changes nothing, and works while a daemon delivers."""

@@ -63,7 +63,7 @@ class WarmTables:
         """Prepare the tables and follow them until the block ends. Then everything that was not opened is released."""
         async with AsyncExitStack() as stack:
             for each in tuple(self.connectors.values()):
-                stack.push_async_callback(each.discard)
+                stack.push_async_callback(each.retain, ())
             self._following = await stack.enter_async_context(background("warm tables", self._follow()))
             yield
 

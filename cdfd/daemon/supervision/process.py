@@ -221,7 +221,7 @@ class _Process:
             with suppress(CdfdError):
                 config = config.with_tables_of((await load_changes(self.path, config))[0])
         for name in [name for name in warm.connectors if config.sinks.get(name) != self.config.sinks.get(name)]:
-            await warm.connectors.pop(name).discard()
+            await warm.connectors.pop(name).retain(())
         return config
 
     @asynccontextmanager

@@ -84,10 +84,6 @@ class DeltaConnector(Connector):
         topics = {table.topic for table in tables}
         self._prepared = {topic: target for topic, target in self._prepared.items() if topic in topics}
 
-    async def discard(self) -> None:
-        """Forget the targets that were read; see the port."""
-        self._prepared.clear()
-
     async def position(self, table: Table) -> Position | None:
         """The position in the target; see the port.
 

@@ -154,10 +154,6 @@ class KafkaConnector(Connector):
         for key in self._prepared.keys() - kept:
             discard(self._prepared.pop(key))
 
-    async def discard(self) -> None:
-        """Disconnect, without waiting for it; see the port."""
-        await self.retain(())
-
     def _encoders(self, table: Table, schemas: Schemas | None) -> MakeEncoder:
         sink = self._sink
         registration = None

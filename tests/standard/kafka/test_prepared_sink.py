@@ -75,7 +75,7 @@ async def test_the_first_delivery_asks_for_nothing_that_is_prepared(connector: K
     for topic in connector.destination(table).needed():
         assert producer._metadata.partitions_for_topic(topic.name)
     await asyncio.to_thread(until, lambda: producer._manager._transaction_coordinator is not None)
-    await connector.discard()
+    await connector.retain(())
 
 
 async def test_connections_that_were_lost_are_made_anew(
@@ -119,7 +119,7 @@ async def test_connections_that_are_not_needed_are_closed(connector: KafkaConnec
     async with connector.open(table):
         pass
     connected = await prepare(connector, table)
-    await connector.discard()
+    await connector.retain(())
     deadline = time.monotonic() + 30
     while not connected.producer._closed:
         assert time.monotonic() < deadline
