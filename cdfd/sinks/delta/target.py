@@ -61,9 +61,6 @@ logger = logging.getLogger("cdfd.sink")
 _THIS_PROCESS = random.randrange(1, 1 << 63)
 
 
-OnMissingColumn = Literal["keep", "follow", "stop"]
-
-
 @dataclass(frozen=True, slots=True)
 class Layout(Upkeep):
     """How a target is created and kept, and how its schema may change.
@@ -75,7 +72,7 @@ class Layout(Upkeep):
     """
 
     partition_by: tuple[str, ...] = ()
-    on_missing_column: OnMissingColumn = "keep"
+    on_missing_column: Literal["keep", "follow", "stop"] = "keep"
     mode: Mode = CHANGELOG_MODE
 
 
