@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing, contextmanager
@@ -13,8 +14,9 @@ import pyarrow as pa
 
 from cdfd.config.certificates import warn_of_expiry
 from cdfd.config.settings import Settings, Table
-from cdfd.encode.formats import FormatChoice
-from cdfd.encode.records import Origin, SnapshotPart
+from cdfd.encode.arrow import RECORD_BYTES
+from cdfd.encode.formats import EncoderOptions, FormatChoice
+from cdfd.encode.records import Origin, RecordEncoder, SnapshotPart
 from cdfd.encode.registered import Kind, Registration, Schemas
 from cdfd.encode.side import EVENTS
 from cdfd.errors import ConfigError, SchemaChangedError, SinkError
@@ -26,11 +28,12 @@ from cdfd.sinks.kafka.client.connection import arguments
 from cdfd.sinks.kafka.client.kafka_python import KafkaPythonProducer
 from cdfd.sinks.kafka.client.token_endpoint import sent_in_the_clear
 from cdfd.sinks.kafka.client.worker import Worker, wait_for_result
-from cdfd.sinks.kafka.destination import Destination, MakeEncoder, MakeProducer, TopicFacts, encoders
+from cdfd.sinks.kafka.destination import Destination, MakeEncoder, MakeProducer, TopicFacts
 from cdfd.sinks.kafka.lease import KafkaLease
 from cdfd.sinks.kafka.progress import positions
 from cdfd.sinks.kafka.progress.topics import PROGRESS_PREFIX, own_topic, progress_topic
 from cdfd.sinks.kafka.records.batches import rows as rows_of
+from cdfd.sinks.kafka.records.murmur2 import partitions
 from cdfd.sinks.kafka.settings import KafkaSettings
 from cdfd.sinks.kafka.signals import KafkaSignals, signal_topic
 from cdfd.sinks.kafka.transactions import parts
@@ -159,14 +162,23 @@ class KafkaConnector(Connector):
         registration = None
         if schemas is not None and sink.schema_registry is not None:
             registration = Registration(schemas, sink.schema_registry.subject, sink.schema_registry.framing)
-        return encoders(
-            sink.format.choice,
-            table.rows.published_key,
-            registration,
-            longs_as_strings=sink.longs == "string",
-            headers=table.published_headers,
-            transactions=sink.topics.transactions,
-        )
+
+        def make(origin: Origin, facts: TopicFacts) -> RecordEncoder:
+            options = EncoderOptions(
+                origin,
+                table.rows.published_key,
+                facts.tombstones,
+                longs_as_strings=sink.longs == "string",
+                registration=registration,
+                partitioner=partial(partitions, count=facts.partitions),
+                record_bytes=min(RECORD_BYTES, facts.limit // 2),
+                headers=table.published_headers,
+                clock=time.time_ns,
+                transactions=sink.topics.transactions,
+            )
+            return sink.format.record_format.encoder(options)
+
+        return make
 
     def check_columns(self, table: Table, table_id: str, schema: pa.Schema) -> None:
         """Encode no rows; see the port."""

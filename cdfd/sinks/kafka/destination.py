@@ -1,21 +1,14 @@
 """The destination of one table's change rows: names, topics and delivery settings."""
 
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
-from types import MappingProxyType
 from typing import Any, Literal
 
-from cdfd.encode.arrow import RECORD_BYTES
-from cdfd.encode.formats import EncoderOptions, FormatChoice, record_format
 from cdfd.encode.records import Origin, RecordEncoder
-from cdfd.encode.registered import Registration
 from cdfd.encode.values import Rules
 from cdfd.sinks.kafka.client.producer import Producer, ProducerSettings
 from cdfd.sinks.kafka.progress.topics import Topic, data_topic, progress_topic, side_topic
 from cdfd.sinks.kafka.records.batches import Batching, Compression
-from cdfd.sinks.kafka.records.murmur2 import partitions
 from cdfd.sinks.kafka.settings import DEAD_LETTER_SUFFIX, Topics
 
 
@@ -144,35 +137,3 @@ class TopicFacts:
 
 MakeProducer = Callable[[ProducerSettings], Producer]
 MakeEncoder = Callable[[Origin, TopicFacts], RecordEncoder]
-
-
-def encoders(
-    choice: str | FormatChoice,
-    key: Sequence[str] = (),
-    registration: Registration | None = None,
-    *,
-    longs_as_strings: bool = False,
-    headers: Mapping[str, str] = MappingProxyType({}),
-    transactions: bool = False,
-) -> MakeEncoder:
-    """A function that creates encoders of a format; see `EncoderOptions`."""
-    format = record_format(choice)
-
-    def make(origin: Origin, facts: TopicFacts) -> RecordEncoder:
-        partitioner, record_bytes = partial(partitions, count=facts.partitions), min(RECORD_BYTES, facts.limit // 2)
-        return format.encoder(
-            EncoderOptions(
-                origin,
-                key,
-                facts.tombstones,
-                longs_as_strings,
-                registration,
-                partitioner,
-                record_bytes,
-                headers,
-                clock=time.time_ns,
-                transactions=transactions,
-            )
-        )
-
-    return make

@@ -18,7 +18,7 @@ from cdfd.errors import FencedError, SinkError
 from cdfd.model.control import Control, Pause
 from cdfd.sinks.kafka.client.kafka_python import KafkaPythonProducer
 from cdfd.sinks.kafka.client.producer import Producer, ProducerSettings, send_record
-from cdfd.sinks.kafka.destination import MakeProducer, encoders
+from cdfd.sinks.kafka.destination import MakeProducer
 from cdfd.sinks.kafka.progress import records as progress_records
 from cdfd.sinks.kafka.progress.positions import check, move_position
 from cdfd.sinks.kafka.progress.records import Progress, key_of, progress_of, value_of
@@ -26,6 +26,7 @@ from cdfd.sinks.kafka.transactions.sink import KafkaSink
 from tests.support.axes import under_test
 from tests.support.cache import ROOT
 from tests.support.kafka.broker import Broker
+from tests.support.kafka.encoders import encoders
 from tests.support.kafka.proxy import END_TXN, Fate, Proxy
 from tests.support.kafka.reading import read_topic
 from tests.support.kafka.shared import SharedBroker

@@ -23,7 +23,6 @@ from cdfd.model.control import Control, Pause
 from cdfd.sinks.base import ReopenSinkError
 from cdfd.sinks.jobs import Delivered, Job
 from cdfd.sinks.kafka.connector import KafkaConnector
-from cdfd.sinks.kafka.destination import encoders
 from cdfd.sinks.kafka.progress.records import Progress
 from cdfd.sinks.kafka.progress.topics import ExistingTopic
 from cdfd.sinks.kafka.records.murmur2 import partitions
@@ -34,6 +33,7 @@ from cdfd.sinks.kafka.transactions.delivery import KafkaDelivery
 from cdfd.sinks.kafka.transactions.sink import KafkaSink, prepare
 from cdfd.sinks.kafka.transactions.writer import CHUNK_ROWS, Chunk
 from tests.support.change_rows import Row, change_rows
+from tests.support.kafka.encoders import encoders
 from tests.support.kafka.recording_producer import LIMIT, Recorded, RecordingProducer, Sent
 from tests.support.kafka.sinking import Place, at, deliver, rows, version
 

@@ -41,7 +41,7 @@ from cdfd.sinks.files.sink import FilesSink
 from cdfd.sinks.files.trevni import Trevni
 from cdfd.sinks.kafka.client.kafka_python import KafkaPythonProducer
 from cdfd.sinks.kafka.client.librdkafka import LibrdkafkaProducer
-from cdfd.sinks.kafka.destination import Destination, MakeProducer, encoders
+from cdfd.sinks.kafka.destination import Destination, MakeProducer
 from cdfd.sinks.kafka.settings import Topics
 from cdfd.sinks.kafka.transactions.sink import KafkaSink
 from cdfd.sinks.ledger.ledger import app_id
@@ -49,6 +49,7 @@ from cdfd.storage.location import open_storage
 from cdfd.trevni import read_table
 from tests.support.axes import under_test
 from tests.support.docs import sqlite_sink
+from tests.support.kafka.encoders import encoders
 from tests.support.kafka.reading import read_topic, wait_for_markers
 from tests.support.kafka.shared import SharedBroker
 from tests.support.memory_sink import Delivered, MemorySink

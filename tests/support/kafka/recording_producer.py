@@ -12,12 +12,13 @@ from cdfd.sinks.base import StageTimer, unmeasured
 from cdfd.sinks.cursor import Cursor
 from cdfd.sinks.kafka.client.producer import Producer, ProducerSettings
 from cdfd.sinks.kafka.client.worker import Worker
-from cdfd.sinks.kafka.destination import Destination, TopicFacts, encoders
+from cdfd.sinks.kafka.destination import Destination, TopicFacts
 from cdfd.sinks.kafka.progress.records import Progress, progress_of
 from cdfd.sinks.kafka.records.batches import Batching, Oversized, Partitions, each
 from cdfd.sinks.kafka.transactions.delivery import DeliveryContext
 from cdfd.sinks.kafka.transactions.sink import KafkaSink
 from cdfd.sinks.kafka.transactions.writer import RecordWriter
+from tests.support.kafka.encoders import encoders
 
 LIMIT = 1000
 """Bytes of the largest value that a topic takes."""

@@ -17,11 +17,12 @@ from cdfd.model.position import Position
 from cdfd.model.version import Version
 from cdfd.sinks.kafka.client.kafka_python import KafkaPythonProducer
 from cdfd.sinks.kafka.client.librdkafka import LibrdkafkaProducer
-from cdfd.sinks.kafka.destination import Destination, MakeProducer, encoders
+from cdfd.sinks.kafka.destination import Destination, MakeProducer
 from cdfd.sinks.kafka.progress.positions import read_progress
 from cdfd.sinks.kafka.settings import Topics
 from cdfd.sinks.kafka.transactions.sink import KafkaSink
 from tests.support.change_rows import TIME, Row, change_rows
+from tests.support.kafka.encoders import encoders
 from tests.support.kafka.reading import Record
 
 PRODUCERS: dict[str, MakeProducer] = {"kafka-python": KafkaPythonProducer, "librdkafka": LibrdkafkaProducer}

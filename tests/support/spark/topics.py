@@ -13,9 +13,9 @@ from cdfd.demo.writer import TableWriter
 from cdfd.encode.formats import FormatChoice
 from cdfd.encode.registered import Registration
 from cdfd.sinks.kafka.client.kafka_python import KafkaPythonProducer
-from cdfd.sinks.kafka.destination import encoders
 from cdfd.sinks.kafka.transactions.sink import KafkaSink
 from cdfd.storage.local import LocalStorage
+from tests.support.kafka.encoders import encoders
 from tests.support.kafka.sinking import Place, at
 
 COLUMNS = {

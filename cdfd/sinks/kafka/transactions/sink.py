@@ -91,7 +91,7 @@ class KafkaSink(Sink):
         Args:
             destination: of the table.
             make_producer: creates the producer.
-            make_encoder: creates the encoder; see `encoders`.
+            make_encoder: creates the encoder.
             stage: receives the durations of `encode` and `send`, from other threads.
             prepared: connections to the same destination, which this sink takes; None: there are none.
 
