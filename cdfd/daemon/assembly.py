@@ -35,8 +35,7 @@ from cdfd.runtime.clock import Clock, SystemClock
 from cdfd.runtime.file_events import FileEvents
 from cdfd.runtime.progress_line import is_watched
 from cdfd.scan.updates.last_refined import RefinedVersions
-from cdfd.sinks.base import Connector
-from cdfd.sinks.configured import connector
+from cdfd.sinks.base import Connector, connector
 from cdfd.sinks.ledger.ledger import Ledger, NoLedger, app_id
 from cdfd.sinks.ledger.source_ledger import SourceLedger
 from cdfd.sinks.ledger.table_ledger import TableLedger

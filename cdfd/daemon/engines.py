@@ -24,8 +24,7 @@ from cdfd.errors import ConfigError
 from cdfd.runtime.clock import Clock
 from cdfd.runtime.registry import ENGINES
 from cdfd.scan.splits import Measured, Part, Split
-from cdfd.sinks.base import Sink
-from cdfd.sinks.configured import connector
+from cdfd.sinks.base import Sink, connector
 from cdfd.sinks.jobs import Delivered
 from cdfd.spark.engine import feed as spark_feed
 

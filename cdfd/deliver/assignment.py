@@ -28,8 +28,7 @@ from cdfd.runtime.ordered_pool import map_in_order
 from cdfd.runtime.tasks import iterate_in_thread
 from cdfd.scan.execute import Execution
 from cdfd.scan.splits import MOST_PIECES, Measured, Part, Split, plan_splits
-from cdfd.sinks.base import Delivery
-from cdfd.sinks.configured import connector
+from cdfd.sinks.base import Delivery, connector
 from cdfd.sinks.jobs import Counts, Delivered, Job
 
 _AT_A_TIME = 8

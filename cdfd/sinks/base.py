@@ -24,7 +24,7 @@ from cdfd.sinks.own_topics import OwnTopics
 
 # A sink gets its tables from its caller. All modules of settings together are more than those of the port.
 if TYPE_CHECKING:
-    from cdfd.config.settings import Table
+    from cdfd.config.settings import Settings, Table
     from cdfd.sinks.lease import Lease
 
 StageTimer = Callable[[str, float], None]
@@ -418,3 +418,9 @@ class Connector(OwnTopics, ABC):
     def open_for_backfill(self, table: Table, role: str) -> AbstractAsyncContextManager[Sink]:
         """As `open`, for a backfill; see `backfill` for the arguments and errors."""
         raise UnsupportedError(_NO_BACKFILLS)
+
+
+def connector(config: Settings) -> Connector:
+    """The configured sink of a pipeline."""
+    connector: Connector = config.sink.connector(config)
+    return connector

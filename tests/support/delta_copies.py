@@ -13,7 +13,7 @@ from deltalake import DeltaTable
 from cdfd.config.settings import Settings
 from cdfd.deliver.assignment import Assignment, Engine
 from cdfd.scan.splits import Measured, Part, Split
-from cdfd.sinks.configured import connector
+from cdfd.sinks.base import connector
 from cdfd.sinks.jobs import Delivered
 from tests.support.faulty_storage import Died
 from tests.support.kafka.delivering import Noted, run_loop

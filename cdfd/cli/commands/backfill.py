@@ -42,8 +42,7 @@ from cdfd.runtime import allocator
 from cdfd.runtime.clock import SystemClock
 from cdfd.runtime.progress_line import ProgressLine, is_watched
 from cdfd.sinks.base import Backfill as Stored
-from cdfd.sinks.base import Connector, Sink
-from cdfd.sinks.configured import connector
+from cdfd.sinks.base import Connector, Sink, connector
 
 logger = logging.getLogger("cdfd.backfill")
 

@@ -24,8 +24,7 @@ from cdfd.errors import CdfdError, StorageError, Within
 from cdfd.escaping import as_json as json_of
 from cdfd.escaping import one_line
 from cdfd.model.columns import change_schema
-from cdfd.sinks.base import Connector
-from cdfd.sinks.configured import connector
+from cdfd.sinks.base import Connector, connector
 from cdfd.sinks.ledger.ledger import Ledger
 from cdfd.sinks.ledger.recovery import delivered_version
 from cdfd.storage.durable import nearest_existing

@@ -17,8 +17,7 @@ from cdfd.errors import CdfdError, ConfigError
 from cdfd.escaping import as_json as json_of
 from cdfd.escaping import one_line
 from cdfd.log.table import position_after
-from cdfd.sinks.base import Connector
-from cdfd.sinks.configured import connector
+from cdfd.sinks.base import Connector, connector
 from cdfd.sinks.ledger.ledger import app_id
 from cdfd.sinks.ledger.recovery import delivered_version
 

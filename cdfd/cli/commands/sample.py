@@ -20,8 +20,7 @@ from cdfd.escaping import one_line
 from cdfd.log.start import check_range, check_rows_from, start_version
 from cdfd.log.table import Table
 from cdfd.model.columns import CHANGE_TYPE
-from cdfd.sinks.base import Sample
-from cdfd.sinks.configured import connector
+from cdfd.sinks.base import Sample, connector
 
 _NEWEST = 10
 """Versions that are searched for changes, from the newest back."""

@@ -21,7 +21,7 @@ from cdfd.errors import CdfdError
 from cdfd.log.watch import Backoff
 from cdfd.model.control import RECENT
 from cdfd.runtime.clock import Clock
-from cdfd.sinks.configured import connector
+from cdfd.sinks.base import connector
 from cdfd.sinks.own_topics import Signal, Signals
 
 logger = logging.getLogger("cdfd.controls")

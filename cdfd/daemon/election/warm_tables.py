@@ -17,8 +17,7 @@ from cdfd.daemon.sources import Sources
 from cdfd.errors import CdfdError
 from cdfd.runtime.clock import Clock
 from cdfd.runtime.tasks import background
-from cdfd.sinks.base import Connector
-from cdfd.sinks.configured import connector
+from cdfd.sinks.base import Connector, connector
 
 logger = logging.getLogger("cdfd.standby")
 

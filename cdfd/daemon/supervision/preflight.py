@@ -12,7 +12,7 @@ from cdfd.daemon.http.tls import ServerTls
 from cdfd.daemon.membership.shard import Shard
 from cdfd.deliver.configured import open_table
 from cdfd.errors import ConfigError, UnsupportedError
-from cdfd.sinks.configured import connector
+from cdfd.sinks.base import connector
 from cdfd.storage.location import open_storage
 from cdfd.storage.queues.address import QueueAddress
 

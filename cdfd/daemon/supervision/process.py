@@ -47,8 +47,7 @@ from cdfd.runtime.clock import Clock, SystemClock
 from cdfd.runtime.file_events import FileEvents
 from cdfd.runtime.tasks import background, beside
 from cdfd.runtime.threads import Threads
-from cdfd.sinks.base import Connector
-from cdfd.sinks.configured import connector
+from cdfd.sinks.base import Connector, connector
 
 logger = logging.getLogger("cdfd.daemon")
 

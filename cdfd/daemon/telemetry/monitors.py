@@ -9,7 +9,7 @@ from cdfd.config.settings import Settings
 from cdfd.daemon.http.table_status import TableMonitor
 from cdfd.deliver.monitor import Monitor
 from cdfd.runtime.clock import Clock
-from cdfd.sinks.configured import connector
+from cdfd.sinks.base import connector
 
 
 class Monitors(Monitor):

@@ -23,7 +23,7 @@ from cdfd.config.settings import Settings
 from cdfd.deliver.monitor import Monitor
 from cdfd.errors import CdfdError, ConfigError, SchemaChangedError
 from cdfd.runtime.clock import Clock
-from cdfd.sinks.configured import connector
+from cdfd.sinks.base import connector
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery

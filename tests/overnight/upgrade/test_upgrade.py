@@ -23,7 +23,7 @@ from deltalake import DeltaTable
 
 from cdfd.config.parser import load
 from cdfd.model.position import Position
-from cdfd.sinks.configured import connector
+from cdfd.sinks.base import connector
 from tests.support.fold import SIGN
 from tests.support.kafka import history
 from tests.support.kafka.daemon_process import Daemon, until

@@ -24,7 +24,7 @@ from cdfd.demo.writer import TableWriter
 from cdfd.errors import CdfdError, GapError
 from cdfd.model.position import Position
 from cdfd.runtime.clock import SystemClock
-from cdfd.sinks.configured import connector
+from cdfd.sinks.base import connector
 from cdfd.sinks.kafka.progress import positions
 from cdfd.sinks.kafka.progress.topic_admin import TopicAdmin
 from cdfd.storage.local import LocalStorage

@@ -17,8 +17,7 @@ from cdfd.model.file_scan import FileScan
 from cdfd.model.plan import ChangePlan
 from cdfd.model.position import ORDINAL_SPAN, Position
 from cdfd.model.refinement import Refinement, RowTracking
-from cdfd.sinks.base import Connector
-from cdfd.sinks.configured import connector
+from cdfd.sinks.base import Connector, connector
 from cdfd.sinks.files.folder import read_position
 from cdfd.sinks.kafka.progress.records import Progress, progress_of, value_of
 from tests.support.feeding import FilesPlace, MemoryPlace, Place, feed, position

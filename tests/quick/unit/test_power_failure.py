@@ -16,8 +16,7 @@ from cdfd.model.position import Position
 from cdfd.model.version import Version
 from cdfd.runtime.clock import SystemClock
 from cdfd.scan.updates.spill import SpillSpace
-from cdfd.sinks.base import Sink
-from cdfd.sinks.configured import connector
+from cdfd.sinks.base import Sink, connector
 from cdfd.sinks.delta.data_files import DataFiles
 from cdfd.sinks.delta.log_actions import mirror_mode
 from cdfd.sinks.delta.mirror.sink import MirrorSink

@@ -18,8 +18,7 @@ from cdfd.errors import ConfigError, FencedError, SinkError
 from cdfd.model.position import Position
 from cdfd.runtime.clock import SystemClock
 from cdfd.runtime.registry import SINKS
-from cdfd.sinks.base import Connector, Sink, StageTimer, unmeasured
-from cdfd.sinks.configured import connector
+from cdfd.sinks.base import Connector, Sink, StageTimer, connector, unmeasured
 from cdfd.sinks.files.folder import read_position
 from cdfd.sinks.ledger.ledger import LedgerEntry, app_id
 from cdfd.storage.local import LocalStorage

@@ -25,7 +25,7 @@ from cdfd.encode.records import Origin
 from cdfd.encode.registered import Registration, Strategy
 from cdfd.errors import ConfigError, SchemaChangedError, SinkError
 from cdfd.model.columns import CHANGE_COLUMNS
-from cdfd.sinks.configured import connector
+from cdfd.sinks.base import connector
 from cdfd.sinks.kafka.client.schema_registry import SchemaRegistry, basic, login_of, tls_of
 from cdfd.sinks.kafka.settings import SchemaRegistry as Settings
 from tests.support.change_rows import Row, change_rows

@@ -12,7 +12,7 @@ from cdfd.cli.commands.sample import run
 from cdfd.config.parser import parse
 from cdfd.errors import CdfdError, ConfigError, LogError, MissingColumnError, UnsupportedError
 from cdfd.model.columns import change_schema
-from cdfd.sinks.configured import connector
+from cdfd.sinks.base import connector
 from cdfd.storage.local import LocalStorage
 from tests.support.lake import manual_clock
 from tests.support.renamed_column import renamed_table

@@ -13,7 +13,7 @@ import pytest
 
 from cdfd.config.parser import parse
 from cdfd.errors import SinkError
-from cdfd.sinks.configured import connector
+from cdfd.sinks.base import connector
 from cdfd.sinks.lease import Claim, Lease
 from cdfd.sinks.stored_lease import FOLDER, KEPT, StoredLease
 from cdfd.storage.base import Storage

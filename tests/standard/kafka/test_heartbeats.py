@@ -14,7 +14,7 @@ from cdfd.cli.commands import check as checking
 from cdfd.config.parser import load
 from cdfd.errors import SinkError
 from cdfd.runtime.clock import SystemClock
-from cdfd.sinks.configured import connector
+from cdfd.sinks.base import connector
 from cdfd.sinks.ledger.ledger import app_id
 from cdfd.sinks.ledger.table_ledger import TableLedger
 from cdfd.storage.local import LocalStorage

@@ -10,7 +10,7 @@ from kafka import KafkaAdminClient, KafkaProducer
 
 from cdfd.config.parser import load
 from cdfd.errors import SinkError
-from cdfd.sinks.configured import connector
+from cdfd.sinks.base import connector
 from cdfd.sinks.own_topics import Signal, Signals
 from tests.support.kafka.daemon_process import configure
 from tests.support.kafka.shared import SharedBroker

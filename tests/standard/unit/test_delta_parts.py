@@ -20,8 +20,7 @@ from cdfd.log.table import Table
 from cdfd.model.position import Position
 from cdfd.model.version import Version
 from cdfd.scan.splits import plan_splits
-from cdfd.sinks.base import Delivery
-from cdfd.sinks.configured import connector
+from cdfd.sinks.base import Delivery, connector
 from cdfd.sinks.jobs import Counts, Delivered
 from cdfd.storage.local import LocalStorage
 from tests.support.delta_copies import Copy, Dying, Twice

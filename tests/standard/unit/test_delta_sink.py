@@ -32,8 +32,7 @@ from cdfd.model.plan import ChangePlan
 from cdfd.model.position import Position
 from cdfd.model.version import Version
 from cdfd.runtime.clock import SystemClock
-from cdfd.sinks.base import Delivery
-from cdfd.sinks.configured import connector
+from cdfd.sinks.base import Delivery, connector
 from cdfd.sinks.delta import data_files, parts, stored_files
 from cdfd.sinks.delta.compactor import Compaction
 from cdfd.sinks.delta.conditions import check_conditions

@@ -22,7 +22,7 @@ from cdfd.errors import ConfigError, DataError, FencedError, SinkError
 from cdfd.model.control import EMPTY
 from cdfd.model.position import Position
 from cdfd.runtime.registry import FILE_FORMATS
-from cdfd.sinks.configured import connector
+from cdfd.sinks.base import connector
 from cdfd.sinks.files.folder import read_position
 from cdfd.sinks.files.formats import JsonLines, Parquet, RowsFormat
 from cdfd.sinks.files.sink import FilesSink

@@ -16,7 +16,7 @@ from cdfd.deliver.monitor import Monitor
 from cdfd.model.position import Position
 from cdfd.model.version import Version
 from cdfd.runtime.clock import SystemClock
-from cdfd.sinks.configured import connector
+from cdfd.sinks.base import connector
 from tests.support.kafka.reading import Record, read_topic, wait_for_markers, without_processing_time
 
 

@@ -18,7 +18,7 @@ from cdfd.log.entry import parse_and_digest
 from cdfd.model.control import Control
 from cdfd.model.refinement import BUCKET_BYTES, MOST_BUCKETS
 from cdfd.plan.shape.masks import Mask
-from cdfd.sinks.configured import connector
+from cdfd.sinks.base import connector
 from cdfd.sinks.kafka.connector import KafkaConnector
 from cdfd.sinks.kafka.progress.records import key_of, signals_key
 from cdfd.sinks.kafka.records.murmur2 import partitions

@@ -15,7 +15,7 @@ import orjson
 import cdfd
 from cdfd.config.parser import load
 from cdfd.model.position import Position
-from cdfd.sinks.configured import connector
+from cdfd.sinks.base import connector
 from cdfd.sinks.kafka.progress.records import Progress, key_of
 from tests.support.kafka.daemon_process import Daemon, until
 from tests.support.upgrade.copies import GOLDEN, lines
