@@ -14,7 +14,6 @@ from cdfd.catalogs.uc import answers
 from cdfd.catalogs.uc.client import Refusal, UnityClient
 from cdfd.catalogs.uc.options import parse
 from cdfd.errors import ConfigError, NotATableError, UnsupportedError
-from cdfd.storage.s3.loop import request_loop
 
 T = TypeVar("T")
 
@@ -40,7 +39,7 @@ class UnityCatalog:
 
     def __init__(self, options: Mapping[str, object]) -> None:
         self._options = parse(options)
-        self._client = UnityClient(self._options, request_loop())
+        self._client = UnityClient(self._options)
         self._has_api: dict[str, asyncio.Task[bool]] = {}
         self._older: set[str] = set()
         """Tables that only the older API knows."""

@@ -20,7 +20,7 @@ from cdfd.catalogs.uc.tokens import Tokens, read_body
 from cdfd.errors import StorageError
 from cdfd.escaping import one_line
 from cdfd.runtime import times
-from cdfd.storage.s3.loop import RequestLoop
+from cdfd.storage.s3.loop import request_loop
 
 CONNECTIONS = 16
 MAX_ANSWER_BYTES = 32 << 20
@@ -51,14 +51,14 @@ class Refusal(Exception):  # callers turn it into the error of what they asked f
 class UnityClient:
     """A client of one Unity Catalog, for all tables of the process. It belongs to the event loop of requests."""
 
-    def __init__(self, options: UnityOptions, loop: RequestLoop) -> None:
+    def __init__(self, options: UnityOptions) -> None:
         self.options = options
         self._session: aiohttp.ClientSession | None = None
         self._tokens = Tokens(options, self._open)
         self._next_at = 0.0
         self._slots = asyncio.Semaphore(CONNECTIONS)
         self._stack = AsyncExitStack()
-        loop.on_close(self._stack.aclose)
+        request_loop().on_close(self._stack.aclose)
 
     async def ask(
         self,
