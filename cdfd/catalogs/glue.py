@@ -24,7 +24,6 @@ from cdfd.storage.s3.options import parse
 
 T = TypeVar("T")
 
-_STORES = ("s3",)
 _DENIED = frozenset({"AccessDeniedException", "AccessDenied"})
 _TRANSIENT = frozenset(
     {"ThrottlingException", "InternalServiceException", "OperationTimeoutException", "ServiceUnavailable"}
@@ -51,7 +50,7 @@ class GlueCatalog:
 
     def __init__(self, options: Mapping[str, object]) -> None:
         own = {key.lower(): value for key, value in options.items()}
-        self._store = {name: own.pop(name) for name in list(own) if name.partition(".")[0] in _STORES and "." in name}
+        self._store = {name: own.pop(name) for name in list(own) if name.startswith("s3.")}
         catalog = own.pop("catalog_id", None)
         if catalog is not None and not (isinstance(catalog, str) and catalog):
             raise ConfigError("the option catalog_id of Glue is expected to be text")

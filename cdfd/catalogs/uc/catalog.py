@@ -189,7 +189,8 @@ class UnityCatalog:
             )
             error.error.retriable = True
         elif error.status == 404 and doing != "list":
-            return NotATableError(f"the catalog {self._options.host} has no table {name}: {error}", hint=_UNKNOWN)
+            hint = "Check the name, and that you may see the table: it needs USE CATALOG, USE SCHEMA and SELECT"
+            return NotATableError(f"the catalog {self._options.host} has no table {name}: {error}", hint=hint)
         if error.status == 403:
             catalog, schema = name.split(".")[0], ".".join(name.split(".")[:2])
             grants = f"USE CATALOG on {catalog}, USE SCHEMA on {schema} and SELECT on {name}"
@@ -197,9 +198,6 @@ class UnityCatalog:
                 grants = f"SELECT on {name}, and on Databricks EXTERNAL USE SCHEMA on {schema},"
             error.error.hint = f"Grant {grants} to cdfd's principal"
         return error.error
-
-
-_UNKNOWN = "Check the name, and that you may see the table: it needs USE CATALOG, USE SCHEMA and SELECT"
 
 
 def _path(name: str) -> str:

@@ -171,7 +171,8 @@ def file_groups(state: Snapshot, file_bytes: int, most_bytes: int) -> list[Seque
     """
     table = state.live().table
     # The bytes of the rows that are not deleted, about; all bytes if the number of rows is not known.
-    rows = pc.struct_field(pc.extract_regex(table.column("stats"), _ROWS), "rows").cast(pa.float64())
+    pattern = r'"numRecords":\s*(?P<rows>[0-9]{1,15})\b'
+    rows = pc.struct_field(pc.extract_regex(table.column("stats"), pattern), "rows").cast(pa.float64())
     deleted_rows = pc.struct_field(table.column("deletion_vector"), "cardinality").cast(pa.float64())
     share = pc.subtract(1.0, pc.divide(deleted_rows, pc.max_element_wise(rows, 1.0, skip_nulls=False)))
     bytes_left = pc.multiply(table.column("size").cast(pa.float64(), safe=False), pc.fill_null(share, 1.0))
@@ -204,6 +205,3 @@ def file_groups(state: Snapshot, file_bytes: int, most_bytes: int) -> list[Seque
                 groups.append(group)
                 budget -= size
     return groups
-
-
-_ROWS = r'"numRecords":\s*(?P<rows>[0-9]{1,15})\b'

@@ -11,8 +11,6 @@ from cdfd.errors import SinkError, TableChangedError
 from cdfd.model.position import Position
 from cdfd.sinks.ledger.ledger import LedgerEntry
 
-FLAG = "--recover-from-ledger"
-
 
 @dataclass(frozen=True, slots=True)
 class Start:
@@ -84,7 +82,7 @@ def decide(
         raise SinkError(
             f"{sink_name} has no position, but {ledger_name} says that version {entry.version} was delivered",
             version=entry.version,
-            hint=f"If the sink is new or was emptied, start once with {FLAG} to resume at version {entry.version + 1}, "
+            hint=f"If the sink is new or was emptied, start once with --recover-from-ledger to resume at version {entry.version + 1}, "
             "or run `cdfd progress reset` to start over",
         )
     position = Position(entry.table_id or table_id, entry.version + 1, digest=entry.digest)

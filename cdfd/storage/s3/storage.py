@@ -73,7 +73,8 @@ class S3Storage:
             async for entry in entries:
                 path = entry.key[len(self._root) + 1 :] if self._root else entry.key
                 if path <= last:
-                    raise StorageError("the store does not list in order of name", path=prefix, hint=_ORDER)
+                    hint = "S3 directory buckets do not: use a general purpose bucket"
+                    raise StorageError("the store does not list in order of name", path=prefix, hint=hint)
                 last = path
                 yield Stat(path, entry.size, entry.modified_ms, _identity(entry.etag, entry.modified_ms))
 
@@ -239,9 +240,6 @@ def _identity(etag: str, written: int) -> str:
     """The identity of a write. The ETag alone does not suffice, because it is usually a hash of the bytes."""
     tag = etag.strip('"')
     return f"{tag}-{written}" if tag else ""
-
-
-_ORDER = "S3 directory buckets do not: use a general purpose bucket"
 
 
 def open_s3(uri: str, options: Mapping[str, object]) -> S3Storage:

@@ -18,7 +18,6 @@ from cdfd.errors import ConfigError, SinkError
 from cdfd.sinks.kafka.client.tokens import Token
 from cdfd.sinks.kafka.security import Aws
 
-_SESSION = "cdfd"
 _TRANSIENT = (ConnectionError, CredentialRetrievalError, HTTPClientError, MetadataRetrievalError)
 # b-1.shop.abc123.c2.kafka.eu-west-1.amazonaws.com, boot-abc123.c2.kafka-serverless.eu-west-1.amazonaws.com
 _BROKER = re.compile(r"\.kafka(?:-serverless)?\.(?P<region>[a-z0-9-]+)\.amazonaws\.com(?:\.cn)?:\d+")
@@ -62,7 +61,7 @@ def fetch(aws: Aws, region: str) -> Token:
         if aws.profile is not None:
             value, expires_ms = library.generate_auth_token_from_profile(region, aws.profile)
         elif aws.role_arn is not None:
-            value, expires_ms = library.generate_auth_token_from_role_arn(region, aws.role_arn, _SESSION)
+            value, expires_ms = library.generate_auth_token_from_role_arn(region, aws.role_arn, "cdfd")
         else:
             value, expires_ms = library.generate_auth_token(region)
     except AttributeError:
@@ -71,11 +70,11 @@ def fetch(aws: Aws, region: str) -> Token:
     except ClientError as error:
         status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
         reason = error.response.get("Error", {}).get("Code", "unknown error")
-        raise SinkError(f"{_CANNOT}: {reason}", hint=_ROLE_HINT, retriable=status >= 500 or status == 429) from None
+        hint = "Check sink.security.aws.role_arn, and that the role trusts this process"
+        raise SinkError(f"{_CANNOT}: {reason}", hint=hint, retriable=status >= 500 or status == 429) from None
     except (BotoCoreError, ValueError) as error:
         raise SinkError(f"{_CANNOT}: {error}", hint=_HINT, retriable=isinstance(error, _TRANSIENT)) from None
     return Token(value, expires_ms / 1000, now)
 
 
 _CANNOT = "cannot sign a token for Amazon MSK"
-_ROLE_HINT = "Check sink.security.aws.role_arn, and that the role trusts this process"
