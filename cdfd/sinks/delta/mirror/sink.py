@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import NoReturn
 
 from cdfd.errors import SinkError, UnsupportedError
 from cdfd.model.control import Control
 from cdfd.model.position import Position
-from cdfd.model.version import Version
 from cdfd.sinks.delta.data_files import MakeFiles
 from cdfd.sinks.delta.mirror.delivery import MirrorDelivery
 from cdfd.sinks.delta.mirror.state import MirrorOptions, MirrorState
@@ -70,10 +68,6 @@ class MirrorSink(MirrorState, TargetSink):
         )
         self.mark_stored(position)
         self.cursor.advance(position)
-
-    async def begin_chunk(self, position: Position, version: Version) -> NoReturn:
-        """A mirror takes no incremental snapshot: `set_control` refuses it."""
-        raise UnsupportedError("a mirror takes no incremental snapshot", version=version.plan.version)
 
     def takes_job(self, position: Position) -> bool:
         """Only rows that replace all others can be delivered in parts, because they delete none; see the port."""
