@@ -30,7 +30,7 @@ from cdfd.delta.types.schema import (
     TableSchema,
     physical_name,
 )
-from cdfd.delta.types.schema_change import common_mapping, pair_fields, widens
+from cdfd.delta.types.schema_change import as_returning, common_mapping, pair_fields, widens
 from cdfd.errors import SchemaChangedError
 from cdfd.model.batch import ChangeBatch
 from cdfd.model.columns import change_schema
@@ -78,7 +78,7 @@ class SchemaReconciler:
         pairs = matching.match(schema.struct, self.target.struct, is_replaced=False)
         partitioning = set(self.target.partition_columns)
         kept = tuple(
-            column if source is None else matching.field(source, column, column.name)
+            as_returning(column) if source is None else matching.field(source, column, column.name)
             for source, column in pairs
             if source is not None or (matching.by_physical_name and column.name not in partitioning)
         )
@@ -138,7 +138,7 @@ class _FieldMatching:
                 unknown = {} if self.by_physical_name and not is_replaced else {PHYSICAL_NAME: "\0"}
                 return StructType(
                     tuple(
-                        StructField(child.name, child.type, child.nullable, {**child.metadata, **unknown})
+                        as_returning(replace(child, metadata={**child.metadata, **unknown}))
                         if source is None
                         else self.field(source, child, f"{column}.{child.name}")
                         for source, child in self.match(old, new, is_replaced=is_replaced)

@@ -4,6 +4,7 @@ A version is refined if its rows come from data files and it removes rows and ad
 key. All other versions are what they were, so that appends cost nothing.
 """
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
@@ -11,6 +12,9 @@ from cdfd.delta.actions import Add, Remove
 from cdfd.delta.commit import Commit
 from cdfd.delta.header import Header
 from cdfd.delta.protocol import row_tracking_enabled
+from cdfd.delta.types.column_mapping import MAX_ID
+from cdfd.delta.types.datatypes import fields_in
+from cdfd.delta.types.schema import ColumnMappingMode, column_id
 from cdfd.delta.types.schema_change import compare
 from cdfd.errors import LogError
 from cdfd.model.file_scan import Bucket, FileScan, ImagePhase, RowIds
@@ -98,9 +102,20 @@ def _refine(
         differs = change.dropped or change.renamed or change.repartitioned or change.replaced
         if differs or narrower or schema.mapping != before.mapping:
             raise _Fallback("it replaces the schema")
+        if _brings_back(header, previous):
+            raise _Fallback("it brings columns back, which files may have in another type")
     sources = tuple(replace(scan, schema=None) if scan.schema is not None else scan for scan in scans)
     refinement = Refinement(sources, columns if columns == key else (), tracking)
     return replace(plan, scans=_buckets(sources, phases=tracking is not None), refinement=refinement)
+
+
+def _brings_back(header: Header, previous: Header) -> bool:
+    """Whether the version has columns again that were dropped before: their ids are not new ones."""
+    newest = previous.metadata.configuration.get(MAX_ID, "")
+    if header.schema.mapping is ColumnMappingMode.NONE or not re.fullmatch("[0-9]{1,10}", newest):
+        return False
+    ids, before = ({column_id(child) for child in fields_in(each.schema.struct)} for each in (header, previous))
+    return any(number is not None and number <= int(newest) for number in ids - before)
 
 
 def _with_ids(scans: Sequence[FileScan], commit: Commit, header: Header, previous: Header) -> Iterator[FileScan]:

@@ -48,6 +48,13 @@ def conversion(source: Any, kind: Primitive | Decimal | Foreign) -> Convert | No
     return (lambda array: array.cast(target)) if castable else None
 
 
+def narrows(source: Any, target: Any) -> bool:
+    """Whether a conversion between numbers of one kind raises an error for some of them."""
+    if pa.types.is_integer(source) and pa.types.is_integer(target):
+        return bool(source.bit_width > target.bit_width)
+    return bool(pa.types.is_decimal(source) and pa.types.is_decimal(target) and source.precision > target.precision)
+
+
 def _fits_decimal(source: Any, kind: Decimal) -> bool:
     whole_digits = kind.precision - kind.scale
     if pa.types.is_integer(source):

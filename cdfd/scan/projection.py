@@ -16,13 +16,13 @@ import pyarrow as pa
 
 from cdfd.delta.types.arrow_types import arrow_type, is_any_list
 from cdfd.delta.types.datatypes import ArrayType, DataType, MapType, Primitive, StructField, StructType
-from cdfd.delta.types.schema import ColumnMappingMode, TableSchema, column_id, physical_name
+from cdfd.delta.types.schema import RETURNING, ColumnMappingMode, TableSchema, column_id, physical_name
 from cdfd.errors import DataError, LogError
 from cdfd.model.columns import CHANGE_COLUMNS, CHANGE_TYPE
 from cdfd.runtime import compute as pc
 from cdfd.runtime.arrays import scalar_of
 from cdfd.scan.batch_budget import BatchBudget, null_bits, text_bytes
-from cdfd.scan.conversion import conversion
+from cdfd.scan.conversion import conversion, narrows
 
 Array: TypeAlias = "pa.Array[Any]"
 Convert: TypeAlias = "Callable[[Array, BatchBudget], Array]"
@@ -85,7 +85,9 @@ class Projection:
         for child in schema.struct:
             position = positions.get(child.name)
             field = None if position is None else fields[position]
-            convert = _unchanged if field is None else _convert(child.type, field.type, schema.mapping, (child.name,))
+            convert = None if field is None else _convert_field(child, field.type, schema.mapping, (child.name,))
+            if convert is None:
+                field, convert = None, _unchanged
             kind = arrow_type(child.type)
             sources.append(_Source(child.name, kind, null_bits(kind), field, convert))
         needed = {source.field.name for source in sources if source.field is not None}
@@ -233,6 +235,17 @@ def _find_fields(
     return positions
 
 
+def _convert_field(child: StructField, source: Any, mode: ColumnMappingMode, path: Path) -> Convert | None:
+    """The conversion of a field that the file has. None if it is null: RESTORE brings the column back narrower than the file has it."""
+    try:
+        convert = _convert(child.type, source, mode, path)
+    except DataError:
+        if RETURNING in child.metadata:
+            return None
+        raise
+    return None if RETURNING in child.metadata and narrows(source, arrow_type(child.type)) else convert
+
+
 def _convert(kind: DataType, source: Any, mode: ColumnMappingMode, path: Path) -> Convert:
     """The conversion of a column, through all of its levels."""
     if pa.types.is_dictionary(source) or isinstance(source, pa.BaseExtensionType):
@@ -271,10 +284,8 @@ def _struct(kind: StructType, source: Any, mode: ColumnMappingMode, path: Path) 
     fields = [source.field(position) for position in range(source.num_fields)]
     steps: list[tuple[int | None, Convert]] = []
     for child, position in zip(kind, _find_fields(kind, fields, mode, path), strict=True):
-        step = (
-            _unchanged if position is None else _convert(child.type, fields[position].type, mode, (*path, child.name))
-        )
-        steps.append((position, step))
+        step = None if position is None else _convert_field(child, fields[position].type, mode, (*path, child.name))
+        steps.append((None, _unchanged) if step is None else (position, step))
     target: Any = arrow_type(kind)
     if source == target and steps == [(position, _unchanged) for position in range(len(steps))]:
         return _unchanged

@@ -52,6 +52,9 @@ MODE = "delta.columnMapping.mode"
 PHYSICAL_NAME = "delta.columnMapping.physicalName"
 ID = "delta.columnMapping.id"
 
+RETURNING = "cdfd.returning"
+"""Metadata of a column that its version does not have, and that a later version brings back."""
+
 
 class ColumnMappingMode(StrEnum):
     """How columns of the schema are found in data files (specification, "Column Mapping")."""

@@ -18,7 +18,7 @@ from cdfd.delta.types.datatypes import (
     StructType,
     fields_in,
 )
-from cdfd.delta.types.schema import ID, PHYSICAL_NAME, ColumnMappingMode, TableSchema, physical_name
+from cdfd.delta.types.schema import ID, PHYSICAL_NAME, RETURNING, ColumnMappingMode, TableSchema, physical_name
 
 Path = tuple[str, ...]
 """Names from the top: a column, fields of structs; `element`, `key`, `value` inside arrays and maps."""
@@ -242,6 +242,7 @@ def with_returning(old: TableSchema, new: TableSchema) -> TableSchema:
 
     The values of a dropped column are still in the data files, under its physical name. A row that is deleted by the version that
     brings the column back has been published with its value, so its delete has the value too. Fields of structs are treated alike.
+    Columns that come back have the metadata `RETURNING`: files may have them in a wider type that the column had meanwhile.
 
     Only where both versions map columns by name or id: without a mapping, columns cannot be dropped without rewriting the files.
     """
@@ -252,6 +253,11 @@ def with_returning(old: TableSchema, new: TableSchema) -> TableSchema:
     struct = _with_returning(old.struct, fields, old.mapping)
     assert isinstance(struct, StructType)
     return TableSchema(struct, old.partition_columns, old.mapping)
+
+
+def as_returning(child: StructField) -> StructField:
+    """A column of a later version that an earlier version does not have, for rows of the earlier version."""
+    return replace(child, metadata={**child.metadata, RETURNING: True})
 
 
 def _with_returning(old: DataType, new: DataType, mode: ColumnMappingMode) -> DataType:
@@ -266,7 +272,11 @@ def _with_returning(old: DataType, new: DataType, mode: ColumnMappingMode) -> Da
             )
             names = {child.name.lower() for child in old}
             physical = {physical_name(child, mode) for child in old}
-            back = (child for key, child in by_name.items() if key not in physical and child.name.lower() not in names)
+            back = (
+                as_returning(child)
+                for key, child in by_name.items()
+                if key not in physical and child.name.lower() not in names
+            )
             return StructType((*kept, *back))
         case ArrayType(), ArrayType():
             return replace(old, element=_with_returning(old.element, new.element, mode))

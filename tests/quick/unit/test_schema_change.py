@@ -19,6 +19,7 @@ from cdfd.delta.types.schema_change import (
     Rename,
     SchemaChange,
     TypeChange,
+    as_returning,
     compare,
     widens,
     with_returning,
@@ -190,10 +191,9 @@ class TestColumnsThatComeBack:
 
     def test_they_follow_the_old_ones_at_every_depth(self) -> None:
         actual = with_returning(self.OLD, self.NEW)
-        inside = StructType((mapped("x", LONG, "p3"), mapped("y", STRING, "p5")))
-        assert actual == table(
-            mapped("a", LONG, "p1"), mapped("s", ArrayType(inside), "p2"), mapped("b", STRING, "p4"), mapping="name"
-        )
+        inside = StructType((mapped("x", LONG, "p3"), as_returning(mapped("y", STRING, "p5"))))
+        back = as_returning(mapped("b", STRING, "p4"))
+        assert actual == table(mapped("a", LONG, "p1"), mapped("s", ArrayType(inside), "p2"), back, mapping="name")
 
     def test_one_whose_name_is_taken_stays_away(self) -> None:
         new = table(mapped("A", STRING, "p9"), mapping="name")
