@@ -204,17 +204,22 @@ async def state_version(log: DeltaLog, version: Start | Bound | None) -> int | N
     return until
 
 
-async def check_range(log: DeltaLog, first: int, last: int) -> None:
+async def check_range(log: DeltaLog, first: int, last: int, *, snapshot: bool = False) -> None:
     """Raise an error for a range that begins after the next version, or goes backwards. An empty range does neither.
+
+    Args:
+        log: of the table.
+        first, last: the range.
+        snapshot: whether the live rows at `first` come first. Then it must exist, and not be after `last`.
 
     Raises:
         ConfigError: the range goes backwards; the error names both ends.
         LogError: see `check_version_exists`.
     """
-    if first <= last + 1:
+    if first <= last + (not snapshot):
         return
     newest = await log.latest_version()
-    await check_version_exists(log, first, newest + 1)
+    await check_version_exists(log, first, newest + (not snapshot))
     raise ConfigError(
         f"the range from version {first} to {last} goes backwards",
         table=log.storage.uri,

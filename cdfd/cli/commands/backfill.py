@@ -319,7 +319,7 @@ class Backfill:
                 table=self._opened.uri,
                 hint="Use `now`, or let the daemon deliver it",
             )
-        await check_range(log, first, last)
+        await check_range(log, first, last, snapshot=request.snapshot)
         return Job(first, last, request.snapshot, request.start or "", request.until or "")
 
     def _deliverer(self, sink: Sink, engine: Engine, report: ProgressLine) -> Deliverer:

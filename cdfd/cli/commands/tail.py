@@ -192,7 +192,7 @@ async def _range(table: Table, tailer: Tailer, request: Request) -> tuple[int, i
     # After the start: commits may come meanwhile.
     last = await until_version(log, request.until)
     assert last is not None
-    await check_range(log, first, last)
+    await check_range(log, first, last, snapshot=request.snapshot)
     return first, last
 
 

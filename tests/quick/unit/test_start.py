@@ -215,6 +215,14 @@ class TestRanges:
         with pytest.raises(error, match=said):
             run(check_range(DeltaLog(five), first, last))
 
+    @pytest.mark.parametrize(
+        ("first", "last", "said"), [(3, 2, "from version 3 to 2 goes backwards"), (5, 4, "there is no version 5 yet")]
+    )
+    def test_snapshot_after_the_end_is_refused(self, five: Lake, first: int, last: int, said: str) -> None:
+        run(check_range(DeltaLog(five), last, last, snapshot=True))
+        with pytest.raises(CdfdError, match=said):
+            run(check_range(DeltaLog(five), first, last, snapshot=True))
+
 
 class TestCleanedLogs:
     async def test_the_oldest_version_that_can_be_read(self) -> None:

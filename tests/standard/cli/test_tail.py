@@ -236,6 +236,7 @@ class TestTail:
                 (["--columns", ""], 2, "there is no column ''"),
                 (["--from", "9"], 1, "there is no version 9 yet; the newest is 5, of 20"),
                 (["--from", "4", "--until", "2"], 2, "the range from version 4 to 2 goes backwards"),
+                (["--from", "3", "--until", "2", "--snapshot"], 2, "the range from version 3 to 2 goes backwards"),
                 (["-o", "/nowhere/at/all"], 1, "cannot write: No such file or directory (file /nowhere/at/all)"),
                 (["--from", "0", "-o", "/dev/full"], 1, "cannot write: No space left on device (file /dev/full)"),
             ],
