@@ -300,7 +300,8 @@ def resolve(root_uri: str, decoded_path: str, allowed_roots: Iterable[str] = (),
             break
     if _OPAQUE.match(path) or _FILE_SCHEME.match(path):
         what = "is neither below the table nor at an absolute path that cdfd understands"
-        raise _refusal(decoded_path, what, _PREFIX_HINT)
+        mapped = f"`path_prefixes` maps it to {path!r:.200}: map it to a path, or a URI such as s3://lake"
+        raise _refusal(decoded_path, what, _PREFIX_HINT if path is decoded_path else mapped)
     place = _absolute(path)
     if place is None:
         return Location(root_uri, _below(decoded_path, _normalise(decoded_path.split("/"), decoded_path)))

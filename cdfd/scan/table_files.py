@@ -68,8 +68,9 @@ class TableFiles:
             with storage.open_input_file(inside, size if is_parquet(path) else None) as file:
                 yield file
         except NotFoundError:
-            # Perhaps while it was read: an object store does not keep an object for its readers.
-            raise MissingFileError("the file is gone", path=path, hint=MISSING_HINT) from None
+            # Perhaps while it was read: an object store does not keep an object for its readers. Or a prefix is mapped to a wrong place.
+            what = "the file is gone" if storage is self.storage else f"the file is gone from {storage.uri}"
+            raise MissingFileError(what, path=path, hint=MISSING_HINT) from None
 
     @contextlib.contextmanager
     def open_scan(self, scan: FileScan, dictionaries: Collection[str] = ()) -> Iterator[tuple[Any, DataFile]]:

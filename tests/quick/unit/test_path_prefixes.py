@@ -13,7 +13,7 @@ from cdfd.config.settings import Table
 from cdfd.deliver.configured import open_table
 from cdfd.delta import paths
 from cdfd.delta.paths import Location
-from cdfd.errors import PathError
+from cdfd.errors import CdfdError, MissingFileError, PathError
 from cdfd.spark.source.options import SourceOptions
 from cdfd.storage.local import LocalStorage
 from tests.support.lake import entry_path, manual_clock, run, table
@@ -102,3 +102,16 @@ def test_clone_is_read_through_every_entry_point(tmp_path: Path) -> None:
     listed = settings.tables[0]
     assert isinstance(listed, Table)
     assert open_table(settings, listed).files.path_prefixes == ((prefix, place),)
+
+
+@pytest.mark.parametrize(
+    ("place", "error", "said"),
+    [
+        ("s3:/lake", PathError, r"`path_prefixes` maps it to 's3:/lake/"),
+        ("{}/elsewhere", MissingFileError, r"the file is gone from .*/elsewhere \("),
+    ],
+)
+def test_wrong_place_of_a_prefix_is_named(tmp_path: Path, place: str, error: type[CdfdError], said: str) -> None:
+    copy, prefix, _ = clone(tmp_path)
+    with pytest.raises(error, match=said):
+        cdfd.snapshot(copy, path_prefixes={prefix: place.format(tmp_path)}).read_all()
