@@ -40,6 +40,12 @@ class GlobalOptions:
 class Group(TyperGroup):
     """Commands that also take the global options: `cdfd --debug run` and `cdfd run --debug` are the same."""
 
+    def get_help_option(self, ctx: Any) -> Any:
+        """The option `--help` of the group itself."""
+        option: Any = super().get_help_option(ctx)
+        option.callback = _show_help
+        return option
+
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """The command, with the global options."""
         command = super().get_command(ctx, cmd_name)
@@ -50,6 +56,9 @@ class Group(TyperGroup):
                 argument.metavar = argument.metavar or argument.name.upper()
                 argument.get_usage_pieces = partial(_usage, argument)
                 argument.display_type_rich = lambda ctx: ""
+        if command is not None:
+            help_option: Any = command.get_help_option(ctx)
+            help_option.callback = _show_help
         if command is not None and not any(option.name in GlobalOptions.names for option in command.params):
             for option in ctx.find_root().command.params:
                 if option.name in GlobalOptions.names:
@@ -58,6 +67,13 @@ class Group(TyperGroup):
                     after.default, after.expose_value, after.callback = None, False, GlobalOptions.set
                     command.params.append(after)
         return command
+
+
+def _show_help(ctx: Any, _: Any, value: bool) -> None:
+    """Instead of Typer's function, which does not catch errors of the output."""
+    if value and not ctx.resilient_parsing:
+        write(f"{ctx.get_help()}\n")
+        ctx.exit()
 
 
 def _usage(argument: Any, _: Any) -> list[str]:

@@ -248,7 +248,9 @@ class TestTail:
         assert told in one_line(cdfd("tail", orders, *options, *until), code)
 
     @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="a device of Linux")
-    @pytest.mark.parametrize("arguments", [["tail", "--from", "0", "--until", "now"], ["inspect"]])
+    @pytest.mark.parametrize(
+        "arguments", [["tail", "--from", "0", "--until", "now"], ["inspect"], ["tail", "--help"], ["--help"]]
+    )
     def test_output_that_cannot_be_written(self, orders: str, arguments: list[str]) -> None:
         for target, told in ((">/dev/full", "No space left on device"), (">&-", "standard output is closed")):
             script = " ".join([*CDFD, *arguments, orders, target])
