@@ -317,8 +317,8 @@ class PlanStream:
                 state = await self.log.snapshot(commit.version - 1)
                 if await self.log.history.confirm():  # it belongs to the same log
                     return state
-        except (LogError, NotFoundError):
-            if is_needed:
+        except (LogError, NotFoundError) as error:
+            if is_needed or error.retriable:
                 raise
             # Log clean-up leaves entries behind whose state before is gone. Almost all removes name the right deletion vector.
             self._stateless = True

@@ -176,6 +176,30 @@ class TestRemovesWithoutPartitionValues:
             "version 4 removes c",
         ]
 
+    async def test_state_whose_entries_change_while_they_are_read_is_read_again(
+        self, clock: ManualClock, lake: Lake, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        vector = {"storageType": "i", "pathOrInlineDv": "x", "sizeInBytes": 1, "cardinality": 1}
+        added = ("add", {**add("a", "mon")[1], "deletionVector": vector})
+        removed = ("remove", {**remove("a")[1], "partitionValues": {"v": "mon"}})
+        await partitioned(lake, [[added], [removed]])
+        features = {"readerFeatures": ["deletionVectors"], "writerFeatures": ["deletionVectors"]}
+        lake.replace(
+            entry_path(1), serialize([("protocol", {"minReaderVersion": 3, "minWriterVersion": 7, **features}), added])
+        )
+        snapshot, log = DeltaLog.snapshot, DeltaLog(lake)
+        stream = PlanStream(log)
+
+        async def fail_once(*_: Any, **__: Any) -> Any:
+            monkeypatch.setattr(DeltaLog, "snapshot", snapshot)
+            raise LogError("the entry changed while it was read", retriable=True)
+
+        monkeypatch.setattr(DeltaLog, "snapshot", fail_once)
+        with pytest.raises(LogError, match="the entry changed"):
+            await anext(stream.versions(tailer(lake, clock), 2))
+        version = await anext(stream.versions(tailer(lake, clock), 2))
+        assert version.plan.scans[0].without is not None
+
     async def test_a_file_that_is_not_in_the_table(self, clock: ManualClock, lake: Lake) -> None:
         await partitioned(lake, [[add("a", "mon")], [remove("b")]])
         with pytest.raises(LogError, match=r"not in the table's state \(table memory://orders, version 2, file b\)"):
