@@ -20,7 +20,7 @@ from cdfd.daemon.http.status import Searches
 from cdfd.daemon.membership.destinations import Destinations
 from cdfd.daemon.supervision.preflight import preflight
 from cdfd.deliver.grace import Outage
-from cdfd.errors import CdfdError, ConfigError
+from cdfd.errors import CdfdError, ConfigError, UnsupportedError
 from cdfd.log.watch import DirectoryWatch
 from cdfd.runtime.clock import Clock
 from cdfd.runtime.file_events import FileEvents
@@ -124,7 +124,8 @@ class Reloading:
             self.searches.reload_error = str(error)
             counts = self._outage.fail(error, self.clock.monotonic())
             logger.log(logging.ERROR if counts else logging.WARNING, "cannot apply the new configuration: %s", error)
-            return not error.retriable  # such as that of a store that a pattern searches
+            # Only another file helps against what is wrong with this one. A store may answer later, or grant what it denies.
+            return isinstance(error, ConfigError | UnsupportedError) and not error.retriable
         self._outage.work()
         return True
 

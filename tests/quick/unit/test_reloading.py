@@ -317,13 +317,14 @@ def test_the_interval_of_a_pattern_is_that_of_the_newest_file(tmp_path: Path) ->
     asyncio.run(scenario())
 
 
+@pytest.mark.parametrize("error", [StorageError("busy", retriable=True), StorageError("denied")], ids=str)
 def test_a_store_that_fails_while_a_pattern_is_searched_is_asked_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: StorageError
 ) -> None:
     """The file is right, and stays as it is."""
 
     async def busy(self: Searching, discoveries: object) -> dict[Discovery, Folders]:
-        raise StorageError("busy", retriable=True)
+        raise error
 
     async def scenario() -> None:
         daemon = Daemon(tmp_path, "/a")
@@ -340,7 +341,7 @@ def test_a_store_that_fails_while_a_pattern_is_searched_is_asked_again(
 
     with caplog.at_level("WARNING", "cdfd.daemon"):
         asyncio.run(scenario())
-    assert [record.levelname for record in caplog.records] == ["WARNING", "ERROR"]
+    assert [record.levelname for record in caplog.records] == ["WARNING" if error.retriable else "ERROR", "ERROR"]
 
 
 def test_a_sink_that_cannot_be_opened_keeps_no_change_from_the_others(
