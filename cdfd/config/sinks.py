@@ -237,6 +237,9 @@ def meetings(by_sink: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
             if both:
                 text = f"the topic {quoted(both[0])} is also one of sinks.{name}; give another prefix"
                 yield ("sinks", later, "topics", "prefix"), text
+            elif one.pipeline != other.pipeline:
+                for topic in sorted({*one.own_topics.own}.intersection(other.own_topics.own)):
+                    yield _meeting_of_own(topic, name, one.own_topics.own[topic], later)
             for whose, topics, tables in (name, one.own_topics, other.tables), (later, other.own_topics, one.tables):
                 for topic in sorted({table.topic for table in tables}.intersection(topics.own)):
                     text = (
@@ -245,6 +248,14 @@ def meetings(by_sink: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
                     yield ("sinks", later), f"{text}; give the table another"
         for place in sorted(_places(one) & _places(other)):
             yield ("sinks", later), f"writes to the same place as sinks.{name}: {quoted(place)}"
+
+
+def _meeting_of_own(topic: str, name: str, key: str, later: str) -> tuple[Path, str]:
+    if key == "heartbeat.topic":
+        text = f"sinks.{name} and sinks.{later} on the same brokers would both write it; leave it out"
+        return ("heartbeat", "topic"), text
+    text = f"the topic {quoted(topic)} is also that of {key} for sinks.{name}; give another prefix"
+    return ("sinks", later, "topics", "prefix"), text
 
 
 Claim = tuple[str, str]

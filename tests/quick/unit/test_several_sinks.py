@@ -171,6 +171,26 @@ controls: {notifications: true}
     assert [error.what for error in tables.refused] == ['the topic "p.notifications" is also one of sinks.k1']
 
 
+def test_sinks_on_the_same_brokers_have_topics_of_the_daemon_for_themselves() -> None:
+    """Consumers of one would find the records of two pipelines, and a compacted topic would keep one of the two."""
+    text = """
+pipeline: p
+tables: [{uri: /lake/a, sinks: [k1]}, {uri: /lake/b, sinks: [k2]}]
+sinks:
+  k1: {kind: kafka, bootstrap_servers: 'h:1', topics: {prefix: shop.}}
+  k2: {kind: kafka, bootstrap_servers: '%s', pipeline: q, topics: {prefix: %s}}
+heartbeat: {interval: 10s%s}
+"""
+    with pytest.raises(ConfigProblems) as raised:
+        parse(text % ("h:1", "shop_", ", topic: beats"), {})
+    assert raised.value.problems == (
+        'sinks.k2.topics.prefix: the topic "shop.schema" is also that of sink.topics.schemas for sinks.k1; give another prefix (line 6)',
+        "heartbeat.topic: sinks.k1 and sinks.k2 on the same brokers would both write it; leave it out (line 7)",
+    )
+    parse(text % ("another:1", "shop_", ", topic: beats"), {})
+    parse(text % ("h:1", "more.", ""), {})
+
+
 def test_sink_that_a_reload_opens_reads_with_the_storage_of_the_new_file() -> None:
     """The keys of the sinks that stay may not be valid any more."""
     text = """
