@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 from urllib.parse import urlsplit
 
-# Azure's own form, `abfss://container@account.dfs.core.windows.net/folder`: the part before the @ is not a user.
-_CONTAINER = re.compile(r"abfss?://(?:\$[a-z]+|[a-z0-9][a-z0-9-]{1,62})@[A-Za-z0-9.-]+(?:/|$)", re.IGNORECASE)
+# Azure's own form, `abfss://container@account.dfs.core.windows.net/folder`, and before it `wasbs://`: the part before the @ is not a user.
+_CONTAINER = re.compile(r"(?:abfs|wasb)s?://(?:\$[a-z]+|[a-z0-9][a-z0-9-]{1,62})@[A-Za-z0-9.-]+(?:/|$)", re.IGNORECASE)
 _USER = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^/]*@")
 _SIGNATURE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://.*[?&](?:sig|X-Amz-Signature)=", re.IGNORECASE)
 

@@ -39,7 +39,7 @@ def test_relative_path_is_below_the_working_folder(path: str, tmp_path: Path, mo
     assert (tmp_path / path / "x").read_bytes() == b"1"
 
 
-@pytest.mark.parametrize("uri", ["ftp://host/x", "hdfs://a/b", "C://x"])
+@pytest.mark.parametrize("uri", ["ftp://host/x", "hdfs://a/b", "C://x", "wasbs://lake@account.blob.core.windows.net/x"])
 def test_schemes_that_are_not_known(uri: str) -> None:
     with pytest.raises(UnsupportedError, match="has no storage for") as caught:
         open_storage(uri)
