@@ -53,7 +53,7 @@ class Searches:
     """All patterns of a daemon, and its configuration file.
 
     Attributes:
-        by_pattern: the searches of each pattern, as it is in the file.
+        by_pattern: the searches of each entry, by its pattern as it is in the file; a further entry of a pattern has its number after it.
         refused: errors of tables that were found and are not delivered.
         reload_error: why the newest configuration file is not used; None: it is.
         reloaded_ms: time of the last file that was used, after the start; None: none.

@@ -45,6 +45,7 @@ class Searching:
     file_events: FileEvents
     shared: SharedSearches
     started: asyncio.Event = field(default_factory=asyncio.Event, init=False)
+    _statuses: dict[Discovery, Search] = field(default_factory=dict, init=False)
     _running: dict[Discovery, asyncio.Task[None]] = field(default_factory=dict, init=False)
     _searched: dict[Discovery, tuple[FolderSearch, frozenset[Steps]]] = field(default_factory=dict, init=False)
     _unsearched: set[Discovery] = field(default_factory=set, init=False)
@@ -115,11 +116,15 @@ class Searching:
             self.started.set()
 
     def _note(self, discoveries: Sequence[Discovery]) -> None:
-        before, self.searches.by_pattern = self.searches.by_pattern, {}
-        for entry in discoveries:
-            search = before.get(entry.discover) or Search(entry.interval, self.clock.now_ms())
+        before, self._statuses, self.searches.by_pattern = self._statuses, {}, {}
+        changed = {entry.discover: search for entry, search in before.items() if entry not in discoveries}
+        for entry in dict.fromkeys(discoveries):
+            search = before.get(entry) or changed.pop(entry.discover, Search(entry.interval, self.clock.now_ms()))
             search.interval = entry.interval
-            self.searches.by_pattern[entry.discover] = search
+            self._statuses[entry] = search
+            # Several entries of the file may have one pattern, such as with different keys.
+            number = sum(entry.discover == each.discover for each in self._statuses)
+            self.searches.by_pattern[entry.discover + (f" ({number})" if number > 1 else "")] = search
 
     async def _follow(self, discoveries: Sequence[Discovery]) -> None:
         gone = [task for discovery, task in self._running.items() if discovery not in discoveries]
@@ -134,7 +139,7 @@ class Searching:
 
     async def _keep(self, discovery: Discovery) -> None:
         """Search for one pattern's tables, forever."""
-        status = self.searches.by_pattern[discovery.discover]
+        status = self._statuses[discovery]
         search, before = self._searched.pop(discovery, (self.shared.of(self.members.config, discovery), None))
         if before is not None:
             status.tables, status.searched_ms, status.error = len(before), self.clock.now_ms(), None

@@ -317,6 +317,28 @@ def test_the_interval_of_a_pattern_is_that_of_the_newest_file(tmp_path: Path) ->
     asyncio.run(scenario())
 
 
+def test_entries_of_one_pattern_are_told_apart(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        daemon = Daemon(tmp_path, "/a")
+        for name in ("b1", "b2", "c1"):
+            (tmp_path / name / "_delta_log").mkdir(parents=True)
+            (tmp_path / name / "_delta_log" / f"{0:020d}.json").write_text("")
+        b, c = ({"discover": f"{tmp_path}/*", "include": [f"{first}*"]} for first in "bc")
+
+        def tables() -> dict[str, int]:
+            return {name: each["tables"] for name, each in daemon.status.document()["discoveries"].items()}
+
+        async with daemon.running(), background("searches", daemon.searching.run()):
+            for entries, counts in ([b, c], {"": 2, " (2)": 1}), ([c], {"": 1}), ([c, b], {"": 1, " (2)": 2}):
+                daemon.write(tables=[{"uri": "/a"}, *entries])
+                await daemon.reloading.reload()
+                expected = {f"{tmp_path}/*{number}": count for number, count in counts.items()}
+                while tables() != expected:
+                    await asyncio.sleep(0.01)
+
+    asyncio.run(scenario())
+
+
 @pytest.mark.parametrize("error", [StorageError("busy", retriable=True), StorageError("denied")], ids=str)
 def test_a_store_that_fails_while_a_pattern_is_searched_is_asked_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: StorageError
