@@ -2,7 +2,6 @@
 
 import gc
 import os
-import signal
 import sys
 from io import TextIOWrapper
 from types import TracebackType
@@ -72,13 +71,8 @@ def _own_version() -> str:
     return f"cdfd {__version__} ({beside})"
 
 
-_AT_SIGTERM = {"run": 0, "tail": 0, "backfill": 130}
-"""Exit codes of commands that SIGTERM ends, also before they handle it: their imports take a second."""
-
-
 @app.callback()
 def _main(
-    context: typer.Context,
     debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks and debug log lines.")] = False,
     log_format: Annotated[
         Literal["auto", "text", "json"],
@@ -89,8 +83,6 @@ def _main(
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
-    if (code := _AT_SIGTERM.get(context.invoked_subcommand or "")) is not None:
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit(code))
     GlobalOptions.debug, GlobalOptions.log_format, GlobalOptions.log_level = debug, log_format, log_level
     GlobalOptions.apply()
 
@@ -141,8 +133,6 @@ def run(
     ] = False,
 ) -> None:
     """Run the daemon."""
-    # Its default would end the process. The start takes seconds, and reads the newest file anyway.
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     choose_allocator()
     import asyncio
 
@@ -299,7 +289,7 @@ def _print_traceback(kind: type[BaseException], error: BaseException, traceback:
 
 
 def main() -> None:
-    """Entry point: runs a command. An error becomes one line on stderr and an exit code."""
+    """Runs a command. An error becomes one line on stderr and an exit code."""
     # Imports make many objects and no garbage. Looking for it took a fifth of their time.
     gc.set_threshold(_IMPORTING)
     # Plugins of pydantic could only slow down the reading of settings, and looking for them reads files of all installed packages.
@@ -308,9 +298,6 @@ def main() -> None:
     if sys.stderr is None:  # closed by the caller. No file that is opened later must get its descriptor
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
         sys.stderr = os.fdopen(2, "w", closefd=False)
-    if os.getpid() == 1:
-        # The kernel drops signals that process 1 does not handle. A container must stop, also before a command handles SIGTERM itself.
-        signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # for names that the terminal's encoding cannot represent
     try:

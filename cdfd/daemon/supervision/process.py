@@ -67,14 +67,14 @@ async def run(
         ConfigError: the configuration is invalid; see `preflight`.
         CdfdError: all loops have failed; see `Supervisor`.
     """
+    hangup = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGHUP, hangup.set)
     loaded = file_content(path)  # before it is parsed, so that a change in between is found later
     config = load(path)
     allocator.settle()
     preflight(config, shard, standby=standby)
     stopping = Stopping()
-    hangup = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    loop.add_signal_handler(signal.SIGHUP, hangup.set)
     loop.set_default_executor(Threads())
     clock = SystemClock()
     status = Status(config, clock, shard, standby=standby)

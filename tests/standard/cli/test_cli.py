@@ -22,7 +22,7 @@ from cdfd.delta.commit import serialize
 from cdfd.demo.writer import TableWriter
 from cdfd.runtime.clock import SystemClock
 from cdfd.storage.local import LocalStorage
-from tests.support.commands import ALL, CDFD, WITHIN, Ended, brief, cdfd, history, one_line, started
+from tests.support.commands import ALL, CDFD, WITHIN, Ended, Running, brief, cdfd, history, one_line, started
 from tests.support.lake import entry_path, rows, run, table
 from tests.support.sampling import sample
 
@@ -90,6 +90,28 @@ class TestRun:
         path = fifo if command[0] == "run" else f"v=hmac_sha256:{fifo}"
         with started(*command, path) as starting, fifo.open("wb"):  # opens once the command reads it
             assert starting.end(signal.SIGTERM) == Ended(0, "", "")
+
+    @pytest.mark.parametrize("before", [(), ("--debug", "--log-level", "info")])
+    def test_signals_while_modules_are_imported(self, before: tuple[str, ...], tmp_path: Path) -> None:
+        """A supervisor sends SIGHUP after it has written a file, and SIGTERM whenever it likes."""
+        # The module of the commands tells that it is imported, and waits.
+        script = (
+            "import sys, time, types; from importlib.machinery import ModuleSpec\n"
+            "class Slow:\n"
+            "    def find_spec(self, name, *_): return ModuleSpec(name, self) if name == 'typer' else None\n"
+            "    def create_module(self, _): print('imports', flush=True); time.sleep(60)\n"
+            "    def exec_module(self, _): pass\n"
+            "sys.meta_path.insert(0, Slow())\n"
+            f"sys.argv[1:] = {[*before, 'run', '-c', str(tmp_path / 'cdfd.yaml')]!r}\n"
+            "from importlib.metadata import entry_points\n"
+            "entry_points(group='console_scripts', name='cdfd')['cdfd'].load()()"
+        )
+        command = [sys.executable, "-c", script]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+            running = Running(process)
+            assert running.line() == "imports"
+            process.send_signal(signal.SIGHUP)
+            assert running.end(signal.SIGTERM) == Ended(0, "", "")
 
     def test_a_second_one_is_fenced_off(self, writer: TableWriter, tmp_path: Path) -> None:
         path = config(tmp_path, writer.storage.uri)
