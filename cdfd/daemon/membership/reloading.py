@@ -143,7 +143,7 @@ async def load_changes(path: Path, running: Settings) -> tuple[Settings, Sequenc
     config = await asyncio.to_thread(load, path)
     if running.engine.kind == "spark":
         raise ConfigError("`engine.kind: spark` applies no changes while it runs", hint="Restart the daemon")
-    preflight(config)
+    await asyncio.to_thread(preflight, config)  # opens each table: half a second for a thousand
     others = [name for name in changed_settings(running, config) if name not in ("tables", "sinks")]
     if bool(running.sinks) != bool(config.sinks):
         raise ConfigError("`sink` cannot become `sinks`, or back, while the daemon runs", hint="Restart the daemon")

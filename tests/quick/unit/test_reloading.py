@@ -14,7 +14,7 @@ from cdfd.config.parser import load
 from cdfd.config.settings import Settings, Table
 from cdfd.daemon.controls.controller import Controller
 from cdfd.daemon.http.status import Status
-from cdfd.daemon.membership import searching
+from cdfd.daemon.membership import reloading, searching
 from cdfd.daemon.membership.destinations import Destinations
 from cdfd.daemon.membership.discovery import Folders, FolderSearch, SharedSearches
 from cdfd.daemon.membership.members import Members
@@ -28,6 +28,7 @@ from cdfd.errors import StorageError
 from cdfd.runtime.file_events import FileEvents
 from cdfd.runtime.tasks import background
 from tests.support.manual_time import ManualClock, passing
+from tests.support.threads import observe_threads
 
 FILES: dict[str, Any] = {"pipeline": "shop", "sink": {"kind": "files", "path": "/out"}, "progress": {"ledger": "none"}}
 SPARK: dict[str, Any] = {
@@ -118,6 +119,20 @@ def test_tables_come_and_go_with_their_status_metrics_and_requests(tmp_path: Pat
                 await asyncio.sleep(0)
 
     asyncio.run(scenario())
+
+
+def test_a_file_is_checked_beside_the_deliveries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    threads = observe_threads(monkeypatch, reloading, "preflight")
+
+    async def scenario() -> None:
+        daemon = Daemon(tmp_path, "/a")
+        async with daemon.running():
+            daemon.write("/a", "/b")
+            await daemon.reloading.reload()
+            assert names(daemon.status) == ["a", "b"]
+
+    asyncio.run(scenario())
+    assert threads == [True]
 
 
 def test_requests_wait_for_the_next_loop_of_a_table_that_changes(tmp_path: Path) -> None:
