@@ -11,7 +11,6 @@ import sys
 import threading
 import time
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
 from datetime import UTC, datetime
 from typing import Any, TypeVar, cast
 
@@ -19,23 +18,19 @@ import fsspec
 import pyarrow as pa
 
 from cdfd.errors import ConfigError, ExistsError, NotFoundError, StorageError, UnsupportedError
-from cdfd.runtime.tasks import wait_for_end
 from cdfd.storage.base import Stat, check_path, check_prefix, check_range, fetch_each
 from cdfd.storage.credentials import SOURCE, KeySource
+from cdfd.storage.deadline import limit_call
 from cdfd.storage.s3.loop import request_loop
 
 T = TypeVar("T")
 
 WHOLE_OBJECT_BYTES = 4 << 20
 """Bytes up to which an object is read at once."""
-DEADLINE_SECONDS, SLOW_SECONDS = 60.0, 600.0
-"""Seconds that a call may take, as with S3; and those for a listing or a write, which may be of very many objects or bytes."""
 EXCLUSIVE_PROTOCOLS = frozenset({"gs", "gcs", "abfs", "abfss", "az"})
 """Protocols of file systems whose `pipe_file(mode="create")` is atomic. fsspec's own default checks first and writes then, so two writers may
 both succeed. gcsfs requires generation 0 and adlfs sends `overwrite=False`; both stores check that atomically."""
 
-_silent: dict[str, Future[None]] = {}
-"""The end of a call that was given up, by the location's URI."""
 _TIMES = ("mtime", "LastModified", "last_modified", "updated", "modified", "created")
 _TAGS = ("ETag", "etag", "generation")
 _SETTLED_MS = 2000
@@ -148,34 +143,11 @@ class FsspecStorage:
         if not checked:
             check_path(path)
 
-        ended: Future[None] = Future()
-
         def translate() -> T:
-            try:
-                with _translate_errors(doing, path):
-                    return work()
-            finally:
-                ended.set_result(None)
+            with _translate_errors(doing, path):
+                return work()
 
-        seconds = SLOW_SECONDS if doing in ("list", "write") else DEADLINE_SECONDS
-        silent = _silent.get(self.uri)
-        try:
-            async with asyncio.timeout(seconds):
-                if silent is not None:
-                    await wait_for_end(silent)
-                    _silent.pop(self.uri, None)
-                silent = ended
-                return await asyncio.to_thread(translate)
-        except TimeoutError:
-            # The thread stays, because file systems do not notice that a connection is half open. Other calls wait for it: each retry of a
-            # table would leave one more.
-            _silent[self.uri] = silent or ended
-            raise StorageError(
-                f"cannot {doing}: no answer; gave up after {seconds:g} seconds",
-                path=path,
-                hint="Check the network and the store",
-                retriable=True,
-            ) from None
+        return await limit_call(self.uri, doing, path, translate)
 
     def _part(self, path: str, start: int, length: int | None) -> tuple[bytes, Stat]:
         stat = self._stat(path)

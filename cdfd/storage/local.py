@@ -1,18 +1,19 @@
 """A folder of the local file system (or of one that is mounted) as a store."""
 
-import asyncio
 import os
 import stat
 from collections.abc import AsyncGenerator, Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from itertools import groupby
+from typing import TypeVar
 
 import pyarrow as pa
 
 from cdfd.errors import ExistsError, NotFoundError, PathError, StorageError
-from cdfd.runtime.tasks import in_thread
 from cdfd.storage.base import Stat, check_path, check_prefix, check_range, is_same
 from cdfd.storage.confined import ConfinedRoot
+from cdfd.storage.deadline import limit_call
 from cdfd.storage.descriptors import (
     as_stat,
     columns,
@@ -25,6 +26,8 @@ from cdfd.storage.descriptors import (
     require_file,
 )
 from cdfd.storage.durable import create, explain, is_temporary, replace
+
+T = TypeVar("T")
 
 # O_NONBLOCK: opening a FIFO in the table must not hang.
 _OPEN = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
@@ -81,27 +84,18 @@ class LocalStorage:
     async def read(self, path: str, start: int = 0, length: int | None = None) -> bytes:
         """Bytes of a file; see the port."""
         check_range(path, start, length)
-        return (await asyncio.to_thread(self._read, path, start, length))[0]
+        return (await self._run("read", path, lambda: self._read(path, start, length)))[0]
 
     async def fetch(self, path: str, length: int) -> tuple[bytes, Stat]:
         """Bytes of a file and its stat, after them; see the port."""
         check_range(path, 0, length)
-        return await asyncio.to_thread(self._read, path, 0, length)
+        return await self._run("read", path, lambda: self._read(path, 0, length))
 
-    @in_thread
-    def fetch_many(self, paths: Sequence[str], length: int) -> Sequence[tuple[bytes, Stat]]:
+    async def fetch_many(self, paths: Sequence[str], length: int) -> Sequence[tuple[bytes, Stat]]:
         """Bytes of files and their stats, by one thread; see the port."""
         for path in paths:
             check_path(path)
-        contents: list[tuple[bytes, Stat]] = []
-        for folder, group in groupby(paths, os.path.dirname):
-            wanted = list(group)
-            read = self._read_folder(folder, wanted, length)
-            contents += read
-            length -= sum(stat.size for _, stat in read)
-            if len(read) < len(wanted):
-                break
-        return contents
+        return await self._run("read", paths[0] if paths else "", lambda: self._read_folders(paths, length))
 
     async def list(self, prefix: str, start_after: str = "") -> AsyncGenerator[Stat, None]:
         """Files of a folder; see the port. The folder's matching names are held at once, their stats by page."""
@@ -118,16 +112,18 @@ class LocalStorage:
                 and is_utf8(entry.name)
             )
 
-        names = await asyncio.to_thread(self._names, folder, matches)
+        names = await self._run("list", prefix, lambda: self._names(folder, matches))
         for at in range(0, len(names), _LISTING_PAGE):
-            for each in await asyncio.to_thread(self._stat_page, folder, names[at : at + _LISTING_PAGE]):
+            page = names[at : at + _LISTING_PAGE]
+            for each in await self._run("list", prefix, partial(self._stat_page, folder, page)):
                 yield each
 
     async def folders(self, folder: str = "") -> Sequence[str]:
         """Names of folders, of links to folders, and of links that cannot be followed; see `FolderListing`."""
         check_prefix(folder)
-        return await asyncio.to_thread(
-            self._names, f"{folder}/" if folder else "", lambda entry: is_folder(entry) and is_utf8(entry.name)
+        below = f"{folder}/" if folder else ""
+        return await self._run(
+            "list", folder, lambda: self._names(below, lambda entry: is_folder(entry) and is_utf8(entry.name))
         )
 
     async def links(self, folder: str = "") -> Collection[str]:
@@ -137,11 +133,10 @@ class LocalStorage:
             StorageError: the folder cannot be listed.
         """
         check_prefix(folder)
-        folder = f"{folder}/" if folder else ""
-        return set(await asyncio.to_thread(self._names, folder, lambda entry: entry.is_symlink()))
+        below = f"{folder}/" if folder else ""
+        return set(await self._run("list", folder, lambda: self._names(below, lambda entry: entry.is_symlink())))
 
-    @in_thread
-    def file_ids(self, paths: Sequence[str]) -> Sequence[tuple[int, int] | None]:
+    async def file_ids(self, paths: Sequence[str]) -> Sequence[tuple[int, int] | None]:
         """Device and inode of the file behind each path, which identify it. Links are followed wherever they lead; nothing is read.
 
         A file may have several names: by symbolic links, hard links and mounts, and on file systems that ignore case.
@@ -155,41 +150,34 @@ class LocalStorage:
         Raises:
             StorageError: a path cannot be followed, such as a link that leads to itself.
         """
-        ids = dict[str, tuple[int, int]]()
-        for path in paths:
-            with suppress(NotFoundError), _translate_errors("stat", path):
-                file = os.stat(os.path.join(self.root, path))
-                ids[path] = file.st_dev, file.st_ino
-        return [*map(ids.get, paths)]
+
+        def ids() -> Sequence[tuple[int, int] | None]:
+            known = dict[str, tuple[int, int]]()
+            for path in paths:
+                with suppress(NotFoundError), _translate_errors("stat", path):
+                    file = os.stat(os.path.join(self.root, path))
+                    known[path] = file.st_dev, file.st_ino
+            return [*map(known.get, paths)]
+
+        return await self._run("stat", "", ids)
 
     async def put_if_absent(self, path: str, data: bytes) -> None:
         """Create a file under a temporary name and link it to `path`; see the port."""
-        await asyncio.to_thread(self._write, create, path, data)
+        await self._run("write", path, lambda: self._write(create, path, data))
 
     async def put(self, path: str, data: bytes | memoryview) -> None:
         """Write a file under a temporary name and rename it to `path`; see the port."""
-        await asyncio.to_thread(self._write, replace, path, data)
+        await self._run("write", path, lambda: self._write(replace, path, data))
 
-    @in_thread
-    def delete(self, path: str) -> None:
+    async def delete(self, path: str) -> None:
         """Remove a file; of a symbolic link the link, not what it leads to. See the port."""
         check_path(path)
-        name = os.path.basename(path)
-        try:
-            with self._confined.folder(os.path.dirname(path), path) as folder:
-                if not stat.S_ISDIR(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
-                    os.unlink(name, dir_fd=folder)
-        except (FileNotFoundError, NotADirectoryError):
-            return
-        except OSError as error:
-            raise explain(error, "delete", path, StorageError) from error
+        await self._run("delete", path, lambda: self._delete(path))
 
-    @in_thread
-    def stat(self, path: str) -> Stat:
+    async def stat(self, path: str) -> Stat:
         """Size and modification time of a file; see the port."""
         check_path(path)
-        with _translate_errors("stat", path), self._confined.folder(os.path.dirname(path), path) as folder:
-            return self._stat_in(folder, path)
+        return await self._run("stat", path, lambda: self._stat(path))
 
     def prefetch(self, path: str, size: int | None = None, *, whole: bool = False) -> None:
         """Does nothing: local reads are fast; see the port."""
@@ -227,6 +215,27 @@ class LocalStorage:
                     contents.append(data)
         return contents
 
+    # --- in threads ---
+
+    async def _run(self, doing: str, path: str, work: Callable[[], T]) -> T:
+        """The result of a call in a thread. A mount whose server is gone does not answer."""
+        return await limit_call(self.uri, doing, path, work)
+
+    def _delete(self, path: str) -> None:
+        name = os.path.basename(path)
+        try:
+            with self._confined.folder(os.path.dirname(path), path) as folder:
+                if not stat.S_ISDIR(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
+                    os.unlink(name, dir_fd=folder)
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        except OSError as error:
+            raise explain(error, "delete", path, StorageError) from error
+
+    def _stat(self, path: str) -> Stat:
+        with _translate_errors("stat", path), self._confined.folder(os.path.dirname(path), path) as folder:
+            return self._stat_in(folder, path)
+
     def _open(self, path: str) -> int:
         check_path(path)
         return regular(self._confined.open(path, _OPEN), path)
@@ -234,6 +243,17 @@ class LocalStorage:
     def _read(self, path: str, start: int, length: int | None) -> tuple[bytes, Stat]:
         with _translate_errors("read", path):
             return content(self._open(path), path, start, length)
+
+    def _read_folders(self, paths: Sequence[str], length: int) -> Sequence[tuple[bytes, Stat]]:
+        contents: list[tuple[bytes, Stat]] = []
+        for folder, group in groupby(paths, os.path.dirname):
+            wanted = list(group)
+            read = self._read_folder(folder, wanted, length)
+            contents += read
+            length -= sum(stat.size for _, stat in read)
+            if len(read) < len(wanted):
+                break
+        return contents
 
     def _read_folder(self, folder: str, paths: Sequence[str], length: int) -> Sequence[tuple[bytes, Stat]]:
         contents: list[tuple[bytes, Stat]] = []

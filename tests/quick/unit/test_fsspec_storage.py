@@ -26,7 +26,7 @@ from cdfd.log.table import Table, versions
 from cdfd.model.file_scan import FileScan
 from cdfd.scan.execute import Execution
 from cdfd.scan.table_files import TableFiles
-from cdfd.storage import fsspec_storage
+from cdfd.storage import deadline, fsspec_storage
 from cdfd.storage.base import Storage
 from cdfd.storage.fsspec_storage import FsspecStorage, _as_stat
 from cdfd.storage.location import open_storage
@@ -151,7 +151,7 @@ async def test_a_call_without_an_answer_is_given_up(
         ls = pipe_file = info
 
     for name in ("DEADLINE_SECONDS", "SLOW_SECONDS"):
-        monkeypatch.setattr(fsspec_storage, name, 0.05)
+        monkeypatch.setattr(deadline, name, 0.05)
     try:
         with pytest.raises(StorageError, match=f"cannot {doing}: no answer; gave up after 0.05 seconds") as caught:
             async with asyncio.timeout(WITHIN):
@@ -170,7 +170,7 @@ async def test_calls_that_were_given_up_leave_one_thread(root: str, monkeypatch:
             answered.wait(WITHIN)
             return super().info(path, **options)
 
-    monkeypatch.setattr(fsspec_storage, "DEADLINE_SECONDS", 0.05)
+    monkeypatch.setattr(deadline, "DEADLINE_SECONDS", 0.05)
     try:
         for _ in range(3):
             with pytest.raises(StorageError, match=r"gave up after 0\.05 seconds"):
@@ -178,7 +178,7 @@ async def test_calls_that_were_given_up_leave_one_thread(root: str, monkeypatch:
         assert len(calls) == 1
     finally:
         answered.set()
-    monkeypatch.setattr(fsspec_storage, "DEADLINE_SECONDS", WITHIN)
+    monkeypatch.setattr(deadline, "DEADLINE_SECONDS", WITHIN)
     with pytest.raises(NotFoundError):
         await made(Silent, root).stat("x")
 

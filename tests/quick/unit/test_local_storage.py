@@ -5,7 +5,7 @@ import errno
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -15,6 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cdfd.errors import CdfdError, ExistsError, NotFoundError, PathError, StorageError
+from cdfd.storage import deadline
+from cdfd.storage.confined import ConfinedRoot
 from cdfd.storage.durable import explain, is_temporary, make_folder, temporary_name
 from cdfd.storage.local import LocalStorage
 from tests.support.full_disk import largest_file
@@ -502,6 +504,49 @@ async def test_a_link_is_deleted_not_what_it_leads_to(tmp_path: Path) -> None:
     await store.delete("to-folder")
     assert names(tmp_path) == ["folder"]
     assert (tmp_path / "folder/file").read_bytes() == b"kept"
+
+
+@pytest.mark.parametrize(
+    ("doing", "call"),
+    [
+        ("read", lambda store: store.read("a/x")),
+        ("read", lambda store: store.fetch("a/x", 1)),
+        ("read", lambda store: store.fetch_many(["a/x"], 1)),
+        ("stat", lambda store: store.stat("a/x")),
+        ("list", lambda store: paths(store, "a/")),
+        ("list", lambda store: store.folders("a")),
+        ("list", lambda store: store.links("a")),
+        ("write", lambda store: store.put("a/x", b"")),
+        ("write", lambda store: store.put_if_absent("a/x", b"")),
+        ("delete", lambda store: store.delete("a/x")),
+    ],
+)
+async def test_a_mount_that_hangs_is_an_error_and_keeps_one_thread(
+    doing: str, call: Callable[[LocalStorage], Awaitable[object]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As that of a network whose server is gone: a table would seem to be at its tip for ever."""
+    answered, calls = threading.Event(), list[object]()
+
+    def hang(*args: object) -> None:
+        calls.append(args)
+        answered.wait(60)
+        raise OSError
+
+    with monkeypatch.context() as patched:
+        for name in ("DEADLINE_SECONDS", "SLOW_SECONDS"):
+            patched.setattr(deadline, name, 0.05)
+        for name in ("folder", "open"):
+            patched.setattr(ConfinedRoot, name, hang)
+        try:
+            for _ in range(2):  # a retry waits for the first call
+                async with asyncio.timeout(20):
+                    with pytest.raises(StorageError, match=f"cannot {doing}: no answer; gave up after 0.05") as caught:
+                        await call(LocalStorage(tmp_path))
+                assert caught.value.retriable
+            assert len(calls) == 1
+        finally:
+            answered.set()
+    assert await paths(LocalStorage(tmp_path), "a/") == []
 
 
 def test_a_deletion_that_is_forbidden(tmp_path: Path) -> None:
