@@ -22,6 +22,8 @@ logger = logging.getLogger("cdfd.discovery")
 
 FIRST_SECONDS = 1.0
 """Time to the second search after a folder appeared: its log may come a moment later."""
+REST_SECONDS, REST = 0.2, 4.0
+"""Least time from one search to the next: seconds, and a multiple of its duration. Files may come and go in a folder all the time."""
 START_SECONDS = 5.0
 """How long the first searches of all patterns are awaited, before the tables that are known are delivered. A store may hang."""
 
@@ -150,13 +152,16 @@ class Searching:
         if isinstance(storage, LocalStorage):
             watch = DirectoryWatch(storage.root, self.file_events, self.clock, accepts=lambda _: True)
             backoff = Backoff(min(FIRST_SECONDS, interval), interval)
-        outage = Outage()
+        outage, rested = Outage(), 0.0
         try:
             while True:
                 began = self.clock.monotonic()
                 await watch.wait(backoff.delay if before is not None or status.error is not None else 0)
                 early = self.clock.monotonic() - began < 0.9 * backoff.delay
                 backoff = backoff.reset() if early else backoff.longer()
+                if (pause := rested - self.clock.monotonic()) > 0:
+                    await self.clock.sleep(pause)
+                searched = self.clock.monotonic()
                 try:
                     folders = await search.search(self.members.config, _age(discovery))
                 except CdfdError as error:
@@ -166,6 +171,9 @@ class Searching:
                     logger.log(level, "cannot search for tables in %s: %s", discovery.discover, error)
                     self._note_searched((discovery,))
                     continue
+                finally:
+                    ended = self.clock.monotonic()
+                    rested = ended + min(interval, max(REST_SECONDS, REST * (ended - searched)))
                 outage.work()
                 tables = frozenset(folders.tables)
                 uri = discovery.pattern.uri

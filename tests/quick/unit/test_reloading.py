@@ -332,6 +332,38 @@ def test_the_interval_of_a_pattern_is_that_of_the_newest_file(tmp_path: Path) ->
     asyncio.run(scenario())
 
 
+def test_a_folder_in_which_files_come_and_go_is_not_searched_all_the_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake, searches, search = tmp_path / "lake", 0, FolderSearch._list
+    lake.mkdir()
+
+    async def count(self: FolderSearch) -> Folders:
+        nonlocal searches
+        searches += 1
+        return await search(self)
+
+    monkeypatch.setattr(FolderSearch, "_list", count)
+
+    async def scenario() -> None:
+        daemon = Daemon(tmp_path, "/a")
+        daemon.write(tables=[{"uri": "/a"}, {"discover": f"{lake}/*"}])
+        async with daemon.running(), background("searches", daemon.searching.run()):
+            await daemon.reloading.reload()
+            for number in range(30):
+                (lake / f"temporary-{number}").touch()
+                await asyncio.sleep(0.02)
+            assert 0 < searches <= 4  # at the reload, once it is watched, and after the first event
+            log = lake / "b" / "_delta_log"
+            log.mkdir(parents=True)
+            (log / f"{0:020d}.json").touch()
+            while names(daemon.status) != ["a", "b"]:
+                daemon.clock.advance(0.1)
+                await asyncio.sleep(0.01)
+
+    asyncio.run(scenario())
+
+
 def test_entries_of_one_pattern_are_told_apart(tmp_path: Path) -> None:
     async def scenario() -> None:
         daemon = Daemon(tmp_path, "/a")
