@@ -140,15 +140,16 @@ class SignalReader:
         Raises:
             SinkError: the topic cannot be read. Requests that were taken go on, and another call waits for their answers.
         """
-        waiting, outstanding = deque[Signal](), deque[Signal]()
+        waiting, outstanding = deque[tuple[Signal, list[Request]]](), deque[Signal]()
         while True:
             if not waiting and len(outstanding) < MOST_OUTSTANDING:
-                waiting.extend(await signals.poll())
-            while waiting:
-                signal = waiting[0]
                 # A topic that is opened again has the records that are not done again. Their requests are not repetitions.
+                waiting.extend(
+                    (signal, [] if signal in self._taken else self._parse(signal)) for signal in await signals.poll()
+                )
+            while waiting:
+                signal, requests = waiting[0]
                 if signal not in self._taken:
-                    requests = self._parse(signal)
                     tables = frozenset(each.table for each in requests if each.table in self.controller.tables)
                     # After a restart, these records come again, and a table does not remember more ids.
                     if any(
@@ -156,7 +157,8 @@ class SignalReader:
                     ):
                         break
                     self._taken[signal] = _Taken(tables, asyncio.create_task(self._carry_out(requests)))
-                outstanding.append(waiting.popleft())
+                waiting.popleft()
+                outstanding.append(signal)
             last: Signal | None = None
             while outstanding and self._taken[outstanding[0]].task.done():
                 last = outstanding.popleft()

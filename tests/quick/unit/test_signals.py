@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import pytest
@@ -139,8 +139,15 @@ def test_a_record_is_done_after_all_before_it() -> None:
     asyncio.run(asyncio.wait_for(scenario(), 30))
 
 
-def test_table_has_no_more_records_that_may_come_again_than_it_remembers() -> None:
-    """A restart brings all records from that of the slow table on again."""
+def test_table_has_no_more_records_that_may_come_again_than_it_remembers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A restart brings all records from that of the slow table on again. One that waits is parsed once."""
+    parsed = list[Signal]()
+
+    def parse(each: Signal, allowed: Collection[str]) -> list[Request]:
+        parsed.append(each)
+        return parse_signal(each, allowed)
+
+    monkeypatch.setattr(signals, "parse_signal", parse)
 
     async def scenario() -> None:
         clock = ManualClock()
@@ -170,6 +177,7 @@ def test_table_has_no_more_records_that_may_come_again_than_it_remembers() -> No
             await turn()
         assert (answered, log.finished[-1]) == (RECENT + 4, len(names) - 1)
         assert {each["type"] for each in controller.recent} == {"PAUSED"}
+        assert len(parsed) == len(names)
         reading.cancel()
         await asyncio.gather(reading, return_exceptions=True)
 
