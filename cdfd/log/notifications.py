@@ -45,8 +45,15 @@ class Notifications:
         bucket, _, prefix = uri.partition("://")[2].partition("/")
         # abfss://container@account.dfs.core.windows.net/prefix
         log = ObjectCreated(bucket.partition("@")[0], f"{prefix}/_delta_log".lstrip("/"))
-        watch = NotifiedWatch(self, uri, max_interval, self.clock, lambda: self._watches[log].remove(watch))
-        self._watches.setdefault(log, []).append(watch)
+        watches = self._watches.setdefault(log, [])
+
+        def leave() -> None:
+            watches.remove(watch)
+            if not watches and self._watches.get(log) is watches:
+                del self._watches[log]
+
+        watch = NotifiedWatch(self, uri, max_interval, self.clock, leave)
+        watches.append(watch)
         return watch
 
     @asynccontextmanager
