@@ -190,20 +190,24 @@ def columns_of_extended(table: Columns, rows: StructType, on_missing_column: str
     return replace(before, struct=merged.struct, partition_by=partition_by).completed()
 
 
-def with_earlier(table: Columns, rows: StructType) -> Columns:
+def with_dropped(table: Columns, before: Columns) -> Columns:
     """The columns of a table that takes a version whose deletes have the columns of an earlier one, too.
 
-    Those columns have the source of no column, so that a table that follows its source drops them with the next rows.
+    Those that the version drops have the source of no column, so that the next rows drop them. A column whose name another one has now is
+    dropped at once.
 
-    Raises:
-        SchemaChangedError: the table cannot take the rows.
+    Args:
+        table: the columns with the other rows of the version.
+        before: the columns with its deletes.
     """
+    stored = {physical_name(child, table.mapping) for child in table.struct}
     names = {child.name.lower() for child in table.struct}
-    fields = (
-        child if child.name.lower() in names else replace(child, metadata={**child.metadata, SOURCE: ""})
-        for child in rows
+    dropped = (
+        replace(child, metadata={**child.metadata, SOURCE: ""})
+        for child in before.struct
+        if physical_name(child, before.mapping) not in stored and child.name.lower() not in names
     )
-    return columns_of_extended(table, StructType(tuple(fields)), "keep")
+    return replace(table, struct=StructType((*table.struct, *dropped)))
 
 
 def without_mapping(table: Columns, before: TableSchema, after: TableSchema) -> Columns:

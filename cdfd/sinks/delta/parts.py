@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import zlib
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass, field
 from uuid import uuid4
 
@@ -28,7 +28,7 @@ from cdfd.model.version import Version
 from cdfd.plan.shape.shape import Shape
 from cdfd.sinks.base import Delivery, Sink, Write, aborting
 from cdfd.sinks.cursor import Cursor
-from cdfd.sinks.delta.columns import Columns, columns_of_extended, with_earlier
+from cdfd.sinks.delta.columns import Columns, columns_of_extended, with_dropped
 from cdfd.sinks.delta.data_files import MakeFiles, NewFile
 from cdfd.sinks.delta.stored_files import StoredFiles
 from cdfd.sinks.delta.target import Target, translate_errors
@@ -41,9 +41,11 @@ class DeltaJob(Job):
 
     Attributes:
         columns: of the target after the job.
+        earlier: those for deleted rows whose columns have other names, by the names of these.
     """
 
     columns: Columns
+    earlier: Mapping[tuple[str, ...], Columns] = field(default_factory=dict)
 
 
 @dataclass(eq=False)
@@ -51,12 +53,12 @@ class PartDelivery(Delivery):
     """The `Delivery` port over the data files of one part.
 
     Attributes:
-        columns: of the table; the rows have no others.
+        job: has the columns of the table; the rows have no others.
         make: makes the data files.
         stored: the data files.
     """
 
-    columns: Columns
+    job: DeltaJob
     make: MakeFiles
     stored: StoredFiles
     _schema: pa.Schema | None = field(default=None, init=False)
@@ -68,18 +70,19 @@ class PartDelivery(Delivery):
         """Encode a batch, and store the files that are full."""
         if self._schema is None or not batch.schema.equals(self._schema):
             uri = self.stored.target.uri
-            left_out = set(CHANGE_NAMES) - {child.name for child in self.columns.struct}
+            columns = self.job.earlier.get(tuple(batch.schema.names), self.job.columns)
+            left_out = set(CHANGE_NAMES) - {child.name for child in columns.struct}
             with translate_errors("write the rows", uri):
                 rows = from_arrow(pa.schema([field for field in batch.schema if field.name not in left_out]))
-                extended = columns_of_extended(self.columns, rows, "keep")
+                extended = columns_of_extended(columns, rows, "keep")
             # The files would leave out other columns.
-            if extended.struct != self.columns.struct:
+            if extended.struct != columns.struct:
                 raise SinkError(
                     f"the rows have other columns than the job: {', '.join(batch.schema.names):.500}",
                     table=uri,
                     hint="Install the same version of cdfd on all machines",
                 )
-            await self.stored.start(self.make(self.columns, batch.schema))
+            await self.stored.start(self.make(columns, batch.schema))
             self._schema = batch.schema
         await self.stored.write(batch)
 
@@ -101,7 +104,7 @@ async def deliver(target: Target, job: Job, make: MakeFiles, write: Write) -> De
     if not isinstance(job, DeltaJob):
         raise SinkError("the job is that of another sink", table=target.uri)
     files = StoredFiles(target)
-    async with aborting(PartDelivery(job.columns, make, files)) as delivery:
+    async with aborting(PartDelivery(job, make, files)) as delivery:
         counts = await write(delivery)
         await files.end()
     described = orjson.dumps([astuple(file) for file in files.done])
@@ -113,8 +116,8 @@ class Adopting(Delivery):
     """A delivery that takes files."""
 
     @abstractmethod
-    def columns_with(self, schema: pa.Schema) -> Columns:
-        """The columns of the table with those of rows. `SinkError` if the table cannot take the rows."""
+    def columns_with(self, schema: pa.Schema, before: Columns | None = None) -> Columns:
+        """The columns of the table, or `before`, with those of rows. `SinkError` if the table cannot take the rows."""
 
     @abstractmethod
     def adopt(self, columns: Columns, files: Sequence[NewFile]) -> None:
@@ -154,17 +157,22 @@ class TargetSink(Sink):
 
     async def begin_job(self, version: Version, position: Position, parts: int, size: int, digest: str) -> DeltaJob:
         """Choose the columns of the target, which all parts have; see the port. Nothing is stored."""
-        schema, earlier = self._rows_schema(version.plan.schema), version.plan.earlier_schema
+        schema, earlier = self._rows_schema(version.plan.schema), dict[tuple[str, ...], Columns]()
         delivery = await self.begin(position)
         try:
             await delivery.start_version(version)
-            columns = delivery.columns_with(schema)
+            if version.plan.earlier_schema is None:
+                columns = delivery.columns_with(schema)
+            else:
+                # In the order of the rows: a target that follows its source renames columns twice.
+                deleted = self._rows_schema(version.plan.earlier_schema)
+                before = delivery.columns_with(deleted)
+                columns = with_dropped(delivery.columns_with(schema, before), before)
+                if self.target.follows and deleted.names != schema.names:
+                    earlier[tuple(deleted.names)] = before
         finally:
             await delivery.abort()
-        if earlier is not None:
-            with translate_errors("write the rows", self.target.uri):
-                columns = with_earlier(columns, from_arrow(self._rows_schema(earlier)))
-        return DeltaJob(uuid4().hex, position.version, position.phase, parts, size, digest, 0, columns)
+        return DeltaJob(uuid4().hex, position.version, position.phase, parts, size, digest, 0, columns, earlier)
 
     def _rows_schema(self, schema: TableSchema) -> pa.Schema:
         """The schema of change rows that are read in a schema of the source."""

@@ -168,8 +168,8 @@ class DeltaDelivery(Adopting):
             self._columns = columns
             self.stored.done += files
 
-    def columns_with(self, schema: pa.Schema) -> Columns:
-        """The columns of the table with those of rows.
+    def columns_with(self, schema: pa.Schema, before: Columns | None = None) -> Columns:
+        """The columns of the table, or `before`, with those of rows.
 
         Raises:
             SinkError: the table cannot take the rows.
@@ -179,4 +179,4 @@ class DeltaDelivery(Adopting):
             rows = from_arrow(schema)
             if target.follows:
                 rows = with_sources(rows, (self._source, self._earlier), self.sink.shape)
-            return target.merged(self._columns or self.sink.columns, rows)
+            return target.merged(before or self._columns or self.sink.columns, rows)

@@ -95,46 +95,72 @@ async def test_a_process_that_dies_between_the_files_and_the_commit(tmp_path: Pa
     assert len(list(copy.target.glob("part-*"))) == 8
 
 
+def mapped(**columns: str) -> Action:
+    """The metadata of a table with column mapping: for each column, the name that files have for it."""
+    fields = [
+        {
+            "name": name,
+            "type": "long" if name == "id" else "string",
+            "nullable": True,
+            "metadata": {"delta.columnMapping.physicalName": stored, "delta.columnMapping.id": int(stored[1])},
+        }
+        for name, stored in columns.items()
+    ]
+    properties = {"delta.columnMapping.mode": "name", "delta.columnMapping.maxColumnId": "9"}
+    schema = json.dumps({"type": "struct", "fields": fields})
+    return "metaData", metadata_fields(Metadata("T", schema, (), properties))
+
+
+MAPPED = "protocol", {"minReaderVersion": 2, "minWriterVersion": 5}
+
+
+async def added(table: TableWriter, path: str, **values: int | str) -> Action:
+    size = await table._write(path, pa.table({name: [value] for name, value in values.items()}))
+    return "add", {"path": path, "partitionValues": {}, "size": size, "modificationTime": 1, "dataChange": True}
+
+
+def removed(path: str) -> Action:
+    return "remove", {"path": path, "deletionTimestamp": 1, "dataChange": True, "partitionValues": {}}
+
+
 @pytest.mark.parametrize("mode", ["keep", "follow"])
 @pytest.mark.parametrize("replaced", ["dropped", "renamed"])
 async def test_deletes_of_an_overwrite_have_columns_that_are_gone(tmp_path: Path, mode: str, replaced: str) -> None:
-    """The first version of the target is that overwrite, or one after it."""
-    before, after = ((("id", "p0"), ("b", "p1")), (("id", "p0"), ("c", "p1" if replaced == "renamed" else "p2")))
-    storage = LocalStorage(tmp_path / "rows", sync=False)
-    table = TableWriter(storage, SCHEMA)
-
-    def metadata(columns: tuple[tuple[str, str], ...]) -> Action:
-        fields = [
-            {
-                "name": name,
-                "type": "long" if name == "id" else "string",
-                "nullable": True,
-                "metadata": {"delta.columnMapping.physicalName": stored, "delta.columnMapping.id": int(stored[1])},
-            }
-            for name, stored in columns
-        ]
-        properties = {"delta.columnMapping.mode": "name", "delta.columnMapping.maxColumnId": "9"}
-        schema = json.dumps({"type": "struct", "fields": fields})
-        return "metaData", metadata_fields(Metadata("T", schema, (), properties))
-
-    async def add(path: str, columns: tuple[tuple[str, str], ...], id: int) -> Action:
-        (_, first), (_, second) = columns
-        size = await table._write(path, pa.table({first: [id], second: [f"value {id}"]}))
-        return "add", {"path": path, "partitionValues": {}, "size": size, "modificationTime": 1, "dataChange": True}
-
-    await table.commit("CREATE", [("protocol", {"minReaderVersion": 2, "minWriterVersion": 5}), metadata(before)])
-    await table.commit("WRITE", [await add("a.parquet", before, 1)])
-    removed = {"path": "a.parquet", "deletionTimestamp": 1, "dataChange": True, "partitionValues": {}}
-    await table.commit("OVERWRITE", [metadata(after), ("remove", removed), await add("b.parquet", after, 2)])
-    await table.commit("WRITE", [await add("c.parquet", after, 3)])
+    """The first version of the target is that overwrite, or one after it. A renamed column is one column if the target follows names."""
+    after = "p1" if replaced == "renamed" else "p2"
+    table = TableWriter(LocalStorage(tmp_path / "rows", sync=False), SCHEMA)
+    await table.commit("CREATE", [MAPPED, mapped(id="p0", b="p1")])
+    await table.commit("WRITE", [await added(table, "a.parquet", p0=1, p1="value 1")])
+    file = await added(table, "b.parquet", **{"p0": 2, after: "value 2"})
+    await table.commit("OVERWRITE", [mapped(id="p0", c=after), removed("a.parquet"), file])
+    await table.commit("WRITE", [await added(table, "c.parquet", **{"p0": 3, after: "value 3"})])
     for start in (1, 2):
         copy = Copy(tmp_path / "rows", tmp_path / str(start), {"start": str(start)}, {"on_missing_column": mode})
         await copy.deliver(2, engine())
-        rows = [(row["_change_type"], row["id"], row["b"], row["c"]) for row in copy.rows()]
-        assert rows[-2:] == [("delete", 1, "value 1", None), ("insert", 2, None, "value 2")]
+        rows = [(row["_change_type"], row["id"], row.get("b"), row["c"]) for row in copy.rows() if row["id"] < 3]
+        deleted = (None, "value 1") if (mode, replaced) == ("follow", "renamed") else ("value 1", None)
+        assert rows[-2:] == [("delete", 1, *deleted), ("insert", 2, None, "value 2")]
         await copy.deliver(3, engine())
         assert ("b" in copy.rows()[0]) == (mode == "keep")
         assert [row["c"] for row in copy.rows()[-2:]] == ["value 2", "value 3"]
+
+
+@pytest.mark.parametrize("renamed", [{"b": "p1", "a": "p2"}, {"b": "p1", "c": "p2"}, {"c": "p1", "b": "p2"}])
+async def test_deletes_of_a_restore_follow_renamed_columns(tmp_path: Path, renamed: dict[str, str]) -> None:
+    table = TableWriter(LocalStorage(tmp_path / "rows", sync=False), SCHEMA)
+    await table.commit("CREATE", [MAPPED, mapped(id="p0", a="p1", b="p2")])
+    await table.commit("RENAME COLUMN", [mapped(id="p0", **renamed)])
+    await table.commit("WRITE", [await added(table, "a.parquet", p0=1, p1="first", p2="second")])
+    file = await added(table, "b.parquet", p0=2, p1="first", p2="second")
+    await table.commit("RESTORE", [mapped(id="p0", a="p1", b="p2"), removed("a.parquet"), file])
+    for start in (0, 3):
+        copy = Copy(tmp_path / "rows", tmp_path / str(start), {"start": str(start)}, {"on_missing_column": "follow"})
+        await copy.deliver(3, engine())
+        assert [(row["id"], row["a"], row["b"]) for row in copy.rows()] == [
+            *([(1, "first", "second")] if start == 0 else []),
+            (1, "first", "second"),
+            (2, "first", "second"),
+        ]
 
 
 async def test_a_mirror_takes_its_first_load_in_parts_and_later_versions_whole(tmp_path: Path) -> None:

@@ -132,14 +132,14 @@ class MirrorDelivery(Adopting):
             self._columns = columns
             self._stored.done += files
 
-    def columns_with(self, schema: pa.Schema) -> Columns:
-        """The columns of the table with those of rows that follow.
+    def columns_with(self, schema: pa.Schema, before: Columns | None = None) -> Columns:
+        """The columns of the table, or `before`, with those of rows that follow.
 
         Raises:
             SinkError: the table cannot take the rows.
         """
         struct = from_arrow(pa.schema([field for field in schema if field.name not in CHANGE_NAMES]))
-        before = self._columns or self._base
+        before = before or self._columns or self._base
         target = self._mirror.target
         if target.follows:
             struct = with_sources(struct, (self._source, self._earlier), self._mirror.shape)
