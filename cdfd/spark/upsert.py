@@ -19,7 +19,7 @@ condition: all of them if they are few, otherwise their least and greatest value
 shuffles them.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from itertools import starmap
@@ -169,7 +169,7 @@ class Upsert:
         kinds = self._prepare(spark, newest)
         voids = _voids(newest.schema)
         columns = [name for name in columns if name.lower() in kinds or name not in voids]
-        changes = newest.localCheckpoint(eager=False)
+        changes = _without_void_fields(newest, kinds).localCheckpoint(eager=False)
         try:
             count, deletes, same_key = self._survey(changes, kinds)
             if not count:
@@ -219,7 +219,8 @@ class Upsert:
         if all(name.lower() in self._kinds for name in wanted):
             return self._kinds  # of an earlier batch. MERGE refuses a copy that has lost a column since
         if not self._kinds:
-            create_table(newest.select(*map(quoted, wanted)).limit(0), self.target, self.partition_by, self.properties)
+            empty = _without_void_fields(newest, {}).select(*map(quoted, wanted)).limit(0)
+            create_table(empty, self.target, self.partition_by, self.properties)
         kinds = {field.name.lower(): field.dataType for field in read_table(spark, self.target).schema}
         missing = [name for name in wanted if name.lower() not in kinds]
         for name in (VERSION, ORDINAL, *self.keys):
@@ -291,7 +292,35 @@ class Upsert:
 
 def _voids(schema: StructType) -> set[str]:
     """The columns of type void, which a Delta table shows to no reader."""
-    return {field.name for field in schema if isinstance(field.dataType, NullType)}
+    return {field.name for field in schema if _is_void(field.dataType)}
+
+
+def _is_void(kind: DataType) -> bool:
+    """Whether a type is void, or a struct of nothing else."""
+    return isinstance(kind, NullType) or (
+        isinstance(kind, StructType) and all(_is_void(each.dataType) for each in kind)
+    )
+
+
+def _without_void_fields(rows: DataFrame, kinds: Mapping[str, DataType]) -> DataFrame:
+    """The rows without void fields of structs, which Delta cannot merge, unless the copy, of the types `kinds`, has them in another type."""
+    columns = {}
+    for child in rows.schema:
+        if paths := list(_void_fields(child.dataType, kinds.get(child.name.lower()))):
+            columns[child.name] = sql.col(quoted(child.name)).dropFields(*paths)
+    return rows.withColumns(columns) if columns else rows
+
+
+def _void_fields(rows: DataType, table: DataType | None) -> Iterator[str]:
+    if not isinstance(rows, StructType) or _is_void(rows):
+        return
+    stored = {child.name.lower(): child.dataType for child in table} if isinstance(table, StructType) else {}
+    for child in rows:
+        name, kind = quoted(child.name), stored.get(child.name.lower())
+        if kind is None and _is_void(child.dataType):
+            yield name
+        else:
+            yield from (f"{name}.{path}" for path in _void_fields(child.dataType, kind))
 
 
 def _has_literals(changes: DataType, table: DataType) -> bool:

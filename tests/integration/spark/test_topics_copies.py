@@ -192,6 +192,23 @@ def test_columns_of_type_void_are_left_out(
         apply_changes(void, target, ["odd"])
 
 
+@pytest.mark.parametrize("evolve", [False, True])
+@pytest.mark.parametrize("void", ["null", "named_struct('odd', null)"])
+def test_void_fields_of_structs_are_left_out(
+    spark: SparkSession, made: Callable[..., DataFrame], tmp_path: Path, evolve: bool, void: str
+) -> None:
+    target = f"{tmp_path}/copy"
+    changes = made(*FIRST).withColumn("note", sql.expr(f"named_struct('v', note, 'a.b', {void})"))
+    for _ in range(2):
+        apply_changes(changes, target, ["id"], evolve_schema=evolve)
+        assert copied(spark, target) == [(1, ("A",)), (4, ("c",))]
+    typed = made((4, "d", "insert", 8, 0)).withColumn("note", sql.expr("named_struct('v', note, 'a.b', 1)"))
+    apply_changes(typed, target, ["id"], evolve_schema=True)
+    later = made((4, "e", "insert", 9, 0)).withColumn("note", sql.expr("named_struct('v', note, 'a.b', null)"))
+    apply_changes(later, target, ["id"])
+    assert copied(spark, target) == [(1, ("A", None)), (4, ("e", None))]
+
+
 @pytest.mark.parametrize("key", ["a.b", "price (EUR)", ".*", "["])
 def test_names_that_the_session_takes_for_patterns(
     spark: SparkSession, made: Callable[..., DataFrame], tmp_path: Path, key: str
