@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from threading import Lock
 from typing import Final
 
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import (
@@ -26,6 +27,9 @@ from cdfd.spark.records.records import quoted, types_in
 
 _FORBIDDEN: Final = frozenset(" ,;{}()\n\t=")
 """Characters that a Parquet column cannot have without column mapping."""
+
+_LACKS_DELTA: Final = ("DATA_SOURCE_NOT_FOUND", "DELTA_CONFIGURE_SPARK_SESSION_WITH_EXTENSION_AND_CATALOG")
+"""Conditions of errors of a session without delta-spark."""
 
 _REPLACED: Final = {
     # Values that do not fit are errors, not others or null.
@@ -58,13 +62,15 @@ def create_table(empty: DataFrame, target: str, partition_by: Sequence[str], pro
             writer.save(target)
         else:
             writer.saveAsTable(target)
-    except AnalysisException as error:
-        raise ConfigError(
-            # Without its text: Spark fails to format the errors of delta-spark.
-            f"Spark cannot create the copy: {error.getCondition()}",
-            table=target,
-            hint="The session needs delta-spark, as its extension and its catalog",
-        ) from error
+    except (AnalysisException, Py4JJavaError) as error:
+        # Of classic Spark, the JVM's text: PySpark fails to format the errors of delta-spark.
+        java = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
+        text = str(error if java is None else java.getMessage())
+        lacks_delta = any(name in text for name in _LACKS_DELTA)
+        if isinstance(error, Py4JJavaError) and not lacks_delta:
+            raise
+        hint = "The session needs delta-spark, as its extension and its catalog" if lacks_delta else None
+        raise ConfigError(f"Spark cannot create the copy: {text:.500}", table=target, hint=hint) from error
 
 
 def read_table(spark: SparkSession, target: str) -> DataFrame:

@@ -15,7 +15,7 @@ import pytest
 from kafka import KafkaProducer
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
 from pyspark.sql import functions as sql
 
 import cdfd
@@ -207,6 +207,30 @@ def test_void_fields_of_structs_are_left_out(
     later = made((4, "e", "insert", 9, 0)).withColumn("note", sql.expr("named_struct('v', note, 'a.b', null)"))
     apply_changes(later, target, ["id"])
     assert copied(spark, target) == [(1, ("A", None)), (4, ("e", None))]
+
+
+@pytest.mark.parametrize(
+    ("name", "partition_by", "error"),
+    [
+        ("{}/copy", ["day"], "PARTITION_COLUMN_NOT_FOUND.*`day`"),
+        ("no_schema.copy", [], "SCHEMA_NOT_FOUND.*`no_schema`"),
+    ],
+)
+def test_error_of_a_copy_that_cannot_be_created(
+    made: Callable[..., DataFrame], tmp_path: Path, name: str, partition_by: Sequence[str], error: str
+) -> None:
+    with pytest.raises(ConfigError, match=error) as caught:
+        apply_changes(made(*FIRST), name.format(tmp_path), ["id"], partition_by=partition_by)
+    assert "delta-spark" not in str(caught.value)
+
+
+def test_error_of_a_session_without_delta_spark(
+    made: Callable[..., DataFrame], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    of_session = DataFrameWriter.format
+    monkeypatch.setattr(DataFrameWriter, "format", lambda writer, name: of_session(writer, f"no-{name}"))
+    with pytest.raises(ConfigError, match=r"DATA_SOURCE_NOT_FOUND.*session needs delta-spark"):
+        apply_changes(made(*FIRST), f"{tmp_path}/copy", ["id"])
 
 
 @pytest.mark.parametrize("key", ["a.b", "price (EUR)", ".*", "["])
