@@ -31,9 +31,10 @@ _FORBIDDEN: Final = frozenset(" ,;{}()\n\t=")
 _LACKS_DELTA: Final = ("DATA_SOURCE_NOT_FOUND", "DELTA_CONFIGURE_SPARK_SESSION_WITH_EXTENSION_AND_CATALOG")
 """Conditions of errors of a session without delta-spark."""
 
+_ASSIGNMENT: Final = "spark.sql.storeAssignmentPolicy"
 _REPLACED: Final = {
     # Values that do not fit are errors, not others or null.
-    "spark.sql.storeAssignmentPolicy": ("legacy", "ANSI"),
+    _ASSIGNMENT: ("legacy", "ANSI"),
     # Names of columns would be patterns.
     "spark.sql.parser.quotedRegexColumnNames": ("true", "false"),
     # Delta has no two columns whose names differ only in case.
@@ -175,9 +176,16 @@ def merge_settings(spark: SparkSession) -> Iterator[None]:
 
     A stream has a session of its own, but with Spark Connect: there, the session stays as it is, because other threads may write in it.
     DataFrames that several threads apply share a session. The first one makes the settings, and the last one restores them.
+
+    Raises:
+        ConfigError: a session of Spark Connect would lose values.
     """
     context = getattr(spark, "_sc", None)
     if context is None:
+        if str(spark.conf.get(_ASSIGNMENT, None)).lower() == "legacy":
+            raise ConfigError(
+                f"{_ASSIGNMENT} is LEGACY, which stores values that do not fit as others or null", hint="Set it to ANSI"
+            )
         yield
         return
     with _sharing:

@@ -17,6 +17,7 @@ from pyspark.sql.streaming import listener
 import cdfd
 import cdfd.spark
 from cdfd.demo.writer import TableWriter
+from cdfd.errors import ConfigError
 from cdfd.spark.frames.changes import Reader
 from cdfd.spark.lag import Lag, lag, lag_now
 from cdfd.spark.topics import apply_changes, read_changes
@@ -170,6 +171,30 @@ def test_run_available(spark: SparkSession, table: str, tmp_path: Path) -> None:
 def test_a_batch_that_is_applied(spark: SparkSession, table: str, tmp_path: Path) -> None:
     apply_changes(spark.read.format("cdfd").load(table), f"{tmp_path}/copy", ["id"])
     assert ids(spark, f"{tmp_path}/copy") == ids(spark, table)
+
+
+def test_a_batch_in_a_session_that_wraps_integers(spark: SparkSession, tmp_path: Path) -> None:
+    """The session stays as it is, so such a batch is refused."""
+    copy, columns = (
+        f"{tmp_path}/copy",
+        "'insert' _change_type, 1L _commit_version, now() _commit_timestamp, 0L _change_ordinal",
+    )
+    apply_changes(spark.sql(f"SELECT 1 id, {columns}"), copy, ["id"])
+    spark.conf.set("spark.sql.storeAssignmentPolicy", "legacy")
+    try:
+        with pytest.raises(ConfigError, match=r"storeAssignmentPolicy is LEGACY.*ANSI"):
+            apply_changes(spark.sql(f"SELECT 4294967298L id, {columns}"), copy, ["id"])
+    finally:
+        spark.conf.unset("spark.sql.storeAssignmentPolicy")
+    assert ids(spark, copy) == [1]
+
+
+def test_a_batch_with_void_fields(spark: SparkSession, tmp_path: Path) -> None:
+    columns = "'insert' _change_type, 1L _commit_version, now() _commit_timestamp, 0L _change_ordinal"
+    changes = spark.sql(f"SELECT 1 id, named_struct('a', 1, 'b', null) s, {columns}")
+    for _ in range(2):
+        apply_changes(changes, f"{tmp_path}/copy", ["id"])
+    assert spark.read.format("delta").load(f"{tmp_path}/copy").select("s").collect() == [((1,),)]
 
 
 @pytest.mark.parametrize("kind", ["auto", "spark"])
