@@ -161,7 +161,7 @@ def encoding_of(choice: FormatChoice, options: EncoderOptions, part: Literal["ke
     # Other bytes of keys would be in other partitions: flat ones are what they were before there were names.
     modes, names = choice.modes, part == "value" or choice.envelope == "debezium"
     formats: Mapping[str, MakeFormat] = {
-        "avro": lambda shape, _earlier: avro_format(shape, modes, names=names),
+        "avro": lambda shape, earlier: avro_format(shape, modes, earlier, names=names),
         "json_schema": lambda shape, _earlier: json_schema_format(shape, modes),
         "protobuf": lambda shape, earlier: protobuf_format(shape, modes, earlier),
     }

@@ -50,6 +50,7 @@ class SchemaFormat:
         name: full name of the record in the schema: in Avro and Protobuf, in characters that they allow.
         writer: makes the records.
         fields: of the records, as the writer takes them.
+        continues: whether the schema depends on those that its subject has.
     """
 
     kind: Kind
@@ -57,6 +58,7 @@ class SchemaFormat:
     name: str
     writer: Writer[Any]
     fields: Sequence[Any]
+    continues: bool = False
 
 
 MakeFormat = Callable[[Shape, Sequence[str]], SchemaFormat]
@@ -114,8 +116,8 @@ class RegisteredEncoding:
         if self._format is None or self._shape is not shape:
             made = self._make(shape, ())
             subject = registration.subject(self._topic, self._part, made.name)
-            if made.kind == "PROTOBUF":
-                # Fields keep the numbers that they have in the registry.
+            if made.continues:
+                # Fields keep the numbers and names that they have in the registry.
                 made = self._make(shape, registration.schemas.history(subject))
             number = registration.schemas.register(subject, made.schema, made.kind)
             if registration.framing == "confluent":

@@ -9,21 +9,26 @@ class RecordNames:
     """Names of the records within a record: the names on the way to them. None is given twice.
 
     Args:
-        path: the names on the way, joined by `_`.
-        given: the names that are taken, shared by all records of a schema.
+        path: the names on the way.
+        taken: the names that are taken, shared by all records of a schema.
     """
 
-    def __init__(self, path: str, taken: set[str] | None = None) -> None:
-        self._path = path
-        self._given = set() if taken is None else taken
+    def __init__(self, *path: str, taken: set[str] | None = None) -> None:
+        self.path = path
+        self.taken = set() if taken is None else taken
+
+    @property
+    def joined(self) -> str:
+        """The name that a record here would have without others."""
+        return legal("_".join(self.path))
 
     def under(self, name: str) -> RecordNames:
         """The names below a field."""
-        return RecordNames(f"{self._path}_{name}", self._given)
+        return RecordNames(*self.path, name, taken=self.taken)
 
     def take(self) -> str:
         """The name of the next record here."""
-        return unique(legal(self._path), self._given)
+        return unique(self.joined, self.taken)
 
 
 def unique(name: str, taken: set[str]) -> str:

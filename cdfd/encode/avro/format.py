@@ -132,18 +132,19 @@ def _blocks(lists: pa.Array, items: pa.Array) -> Cell:
     return Nested([b""] * 4, cells, len(lists), None, nulls)
 
 
-def avro_format(shape: Shape, modes: Modes = MODES, *, names: bool = True) -> SchemaFormat:
+def avro_format(shape: Shape, modes: Modes = MODES, earlier: Sequence[str] = (), *, names: bool = True) -> SchemaFormat:
     """The format of records of one shape.
 
     Args:
         shape: of the records.
         modes: forms of values.
+        earlier: the schemas of the subject, the newest last, whose names columns keep.
         names: whether the schema has Kafka Connect's names of types.
 
     Raises:
         UnsupportedError: a column is of a type that Avro has no form for.
     """
     kind = kind_of_shape(shape, modes)
-    return SchemaFormat(
-        "AVRO", AvroSchema(kind, names=names).text, legal_path(shape.name), AvroWriter(modes), kind.fields
-    )
+    schema = AvroSchema(kind, names=names, earlier=earlier)
+    writer = AvroWriter(modes)
+    return SchemaFormat("AVRO", schema.text, legal_path(shape.name), writer, kind.fields, continues=schema.folded)

@@ -22,7 +22,8 @@ each other's data. The four change columns are never null and are no unions.
 
 `connect.name` has the names of types that Kafka Connect's converters do not derive from Avro's own.
 
-Names that Avro does not allow get `_` for what is not a letter, digit or `_`; the name as it is stands in `doc` then.
+Names that Avro does not allow get `_` for what is not a letter, digit or `_`; the name as it is stands in `doc` then. Where names become
+equal, `cdfd.encode.avro.names` keeps those of the subject's earlier schemas.
 """
 
 import json
@@ -31,8 +32,9 @@ from typing import Any, Final
 
 from pyarrow import types
 
+from cdfd.encode.avro.names import EarlierNames
 from cdfd.encode.kinds import CONNECT_TIMESTAMP, DECIMAL, ENUM, JSON, MICRO_TIMESTAMP, ZONED_TIMESTAMP, Kind, KindField
-from cdfd.trevni.avro_names import RecordNames, legal, legal_path, unique
+from cdfd.trevni.avro_names import RecordNames, legal, legal_path
 
 _PRIMITIVES: Final = {
     **dict.fromkeys(("int8", "int16", "int32"), "int"),
@@ -53,13 +55,17 @@ class AvroSchema:
     Args:
         kind: of records.
         names: whether types have their names in Kafka Connect, too.
+        earlier: the schemas of the subject, the newest last, whose names columns keep.
 
     Attributes:
+        folded: whether columns have other names, which `earlier` decides.
         text: the JSON; the same for the same columns, so that a registry gives it the same id again.
     """
 
-    def __init__(self, kind: Kind, *, names: bool) -> None:
+    def __init__(self, kind: Kind, *, names: bool, earlier: Sequence[str] = ()) -> None:
         self._connect = names
+        self._earlier = EarlierNames.of(earlier)
+        self.folded = False
         self._full_names: dict[int, str] = {}
         self._names_in_use: set[str] = set()
         self.text = json.dumps(self._type(kind, RecordNames("")), ensure_ascii=False, separators=(",", ":"))
@@ -79,7 +85,7 @@ class AvroSchema:
                 if key == "string":
                     return {"type": "map", "values": values}
                 fields = [_field("key", "key", key), _field("value", "value", values)]
-                entry = {"type": "record", "name": names.under("entry").take(), "fields": fields}
+                entry = {"type": "record", "name": self._take(names.under("entry")), "fields": fields}
                 return {"type": "array", "items": entry}
         return _primitive(kind, self._connect)
 
@@ -92,13 +98,13 @@ class AvroSchema:
             return self._full_names[id(kind)]
         document: dict[str, Any] = {"type": "record"}
         if kind.name is None:
-            document["name"] = names.take()
+            document["name"] = self._take(names)
             return document | {"fields": self._fields(kind.fields, names)}
         namespace, _, name = legal_path(kind.name).rpartition(".")
         document |= {"name": name, "namespace": namespace}
         self._full_names[id(kind)] = f"{namespace}.{name}"
         self._names_in_use.add(name)
-        document["fields"] = self._fields(kind.fields, RecordNames(name, self._names_in_use))
+        document["fields"] = self._fields(kind.fields, RecordNames(name, taken=self._names_in_use))
         if self._connect and f"{namespace}.{name}" != kind.name:
             document["connect.name"] = kind.name
         return document
@@ -107,9 +113,14 @@ class AvroSchema:
         taken: set[str] = set()
         documents = []
         for each in fields:
-            type = (self._nullable if each.nullable else self._type)(each.kind, names.under(each.name))
-            documents.append(_field(each.name, unique(legal(each.name), taken), type))
+            below, name = names.under(each.name), legal(each.name)
+            self.folded |= name != each.name
+            type = (self._nullable if each.nullable else self._type)(each.kind, below)
+            documents.append(_field(each.name, self._earlier.take(names.path, below.path, name, taken), type))
         return documents
+
+    def _take(self, names: RecordNames) -> str:
+        return self._earlier.take((), names.path, names.joined, names.taken)
 
 
 def _field(name: str, taken: str, type: Any) -> dict[str, Any]:

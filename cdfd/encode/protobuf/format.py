@@ -159,4 +159,5 @@ def protobuf_format(shape: Shape, modes: Modes = MODES, earlier: Sequence[str] =
         DataError: one of `earlier` is not a schema of Protobuf.
     """
     schema = ProtobufSchema(kind_of_shape(shape, modes), earlier)
-    return SchemaFormat("PROTOBUF", schema.text, legal_path(shape.name), ProtobufWriter(modes), schema.fields)
+    writer = ProtobufWriter(modes)
+    return SchemaFormat("PROTOBUF", schema.text, legal_path(shape.name), writer, schema.fields, continues=True)

@@ -320,6 +320,52 @@ def test_old_and_new_schemas_read_each_other() -> None:
     assert fastavro.schemaless_reader(io.BytesIO(second), writer, documents[0]) == {"id": 3, "gone": None}
 
 
+def test_names_that_become_equal_stay_with_their_columns() -> None:
+    """A consumer that reads the field `a_b` would get the values of another column."""
+    known = Catalog()
+    options = EncoderOptions(ORIGIN, registration=known.registration)
+
+    def register(*columns: str) -> dict[str, tuple[str, str]]:
+        schema = pa.schema([(name, pa.struct([(name, pa.int32())])) for name in columns])
+        rows = EncodedRows(encoding_of(FormatChoice("flat", "avro"), options, "value"), "shop.Value")
+        (text,) = rows(pa.RecordBatch.from_pylist([{}], schema)).to_pylist()
+        document = json.loads(known.schema(int.from_bytes(text[1:5], "big")))
+        fastavro.parse_schema(document)
+        return {each.get("doc", each["name"]): (each["name"], each["type"][1]["name"]) for each in document["fields"]}
+
+    dashed, plain, spaced = ("a_b", "Value_a_b"), ("a_b_2", "Value_a_b_2"), ("a_b_3", "Value_a_b_3")
+    assert register("a-b", "a_b") == {"a-b": dashed, "a_b": plain}
+    assert register("a_b", "a-b") == {"a_b": plain, "a-b": dashed}
+    assert register("a b", "a-b") == {"a b": spaced, "a-b": dashed}
+    assert register("a b") == {"a b": spaced}
+    assert register("a-b") == {"a-b": dashed}
+
+
+@pytest.mark.parametrize(
+    "earlier",
+    [
+        "no JSON",
+        "3",
+        "[" * 100_000,
+        '{"type":"array","items":' * 700 + "3" + "}" * 700,
+        '{"type":"record","fields":[3,{"name":"v"}]}',
+        '["null",{"type":{}}]',
+    ],
+)
+def test_earlier_schemas_of_others_have_no_names(earlier: str) -> None:
+    schema = pa.schema([("größe", pa.int64())])
+    expected = BatchEncoder(avro_format, schema).schema
+    assert BatchEncoder(lambda shape: avro_format(shape, earlier=[earlier]), schema).schema == expected
+
+
+def test_a_description_of_a_field_is_no_name() -> None:
+    schema = pa.schema([("größe", pa.int64()), ("id", pa.int64())])
+    own = BatchEncoder(avro_format, schema).schema
+    described = own.replace('"name":"id",', '"name":"id","doc":"Number of the order",')
+    assert described != own
+    assert BatchEncoder(lambda shape: avro_format(shape, earlier=[described]), schema).schema == own
+
+
 # Framing
 
 
