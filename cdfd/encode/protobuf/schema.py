@@ -28,9 +28,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 from pyarrow import types
@@ -53,6 +54,9 @@ _SCALARS: Final = {
 _KEYS: Final = frozenset(("bool", "int32", "int64", "string"))
 _RESERVED_NUMBERS: Final = range(19_000, 20_000)
 _LARGEST_NUMBER: Final = 2**29 - 1
+_MESSAGE_OF_TYPE: Final = re.compile(r"(?<!^google\.protobuf\.)\b\w+(?=>?$)")
+_ROLE: Final = re.compile(r"(Element|Item)(?:_\d+)?$")
+"""Of a message around elements or items, by its name."""
 
 
 @dataclass(eq=False, slots=True)
@@ -86,11 +90,13 @@ class _Numbers:
         types: of each column the numbers that it has had, by type.
         newest: those of the newest schema.
         last: the largest number that a field has or had.
+        owners: of the names of messages in it, the column that had each last.
     """
 
     types: dict[str, dict[str, int]] = field(default_factory=dict)
     newest: Mapping[str, int] = field(default_factory=dict)
     last: int = 0
+    owners: dict[str, str] = field(default_factory=dict)
 
     def add(self, fields: Mapping[str, tuple[int, str]]) -> None:
         """Add those of a newer schema."""
@@ -102,6 +108,9 @@ class _Numbers:
                 del numbers[type]
         for column, (number, type) in fields.items():
             self.types.setdefault(column, {})[type] = number
+            if match := _MESSAGE_OF_TYPE.search(type):
+                self.owners.pop(match[0], None)
+                self.owners[match[0]] = column
 
     def take(self, column: str, type: str) -> int:
         """The number of a column, which is a new one if the column is new, or comes again with another type."""
@@ -112,6 +121,18 @@ class _Numbers:
                 raise UnsupportedError("a message has too many fields", hint="Choose columns with `columns`")
             self.last = number
         return number
+
+    def message(self, column: str, title: str, taken: set[str], suffix: str = "") -> str:
+        """The name of a column's message: the one that it had, so that its fields keep their numbers, or else one of no other column."""
+        for name, owner in reversed(self.owners.items()):
+            if owner == column and name not in taken:
+                role = _ROLE.search(name)
+                if suffix == (role[1] if role else ""):
+                    taken.add(name)
+                    return name
+        name = unique(title + suffix, taken | {name for name, owner in self.owners.items() if owner != column})
+        taken.add(name)
+        return name
 
 
 @dataclass(slots=True)
@@ -200,7 +221,8 @@ class ProtobufSchema:
         if each.name.startswith("[") and each.name.endswith("]"):
             raise UnsupportedError("Protobuf has no name between [ and ], which are for extensions in JSON", hint=HINT)
         options = f" [json_name = {json.dumps(each.name, ensure_ascii=False)}]" if _json_name(name) != each.name else ""
-        label, type, slot = self._type(message, each.kind, name, path, messages)
+        message_name = partial(numbers.message, each.name, _title(name), messages)
+        label, type, slot = self._type(message, each.kind, name, path, message_name)
         slot.number = number = numbers.take(each.name, type)
         if not label and not (each.kind.type == "struct" or type == self._timestamp or type.startswith("map<")):
             label = "optional " if each.nullable else ""
@@ -212,12 +234,14 @@ class ProtobufSchema:
         message.lines.append(f"{label}{type} {name} = {number}{options};{comment}")
         return slot
 
-    def _type(self, message: _Message, kind: Kind, name: str, path: str, messages: set[str]) -> tuple[str, str, Slot]:
+    def _type(
+        self, message: _Message, kind: Kind, name: str, path: str, message_name: Callable[..., str]
+    ) -> tuple[str, str, Slot]:
         """The label and type of a field, and its slot, which has no number yet."""
         match kind.type:
             case "struct":
                 if kind.name is None:
-                    below = _Message(unique(_title(name), messages))
+                    below = _Message(message_name())
                     message.messages.append(below)
                     fields = self._fill(below, kind, f"{path}.{below.name}")
                     return "", below.name, Slot(name, 0, kind, fields=fields)
@@ -231,12 +255,12 @@ class ProtobufSchema:
                 return "", type, Slot(name, 0, kind, fields=fields)
             case "array":
                 assert kind.items is not None
-                below = _Message(unique(f"{_title(name)}Element", messages))
+                below = _Message(message_name(suffix="Element"))
                 element = self._wrap(below, kind.items, f"{path}.{below.name}")
                 message.messages.append(below)
                 return "repeated ", below.name, Slot(name, 0, kind, element=element)
             case "map":
-                return self._map(message, kind, name, path, messages)
+                return self._map(message, kind, name, path, message_name)
             case "null":
                 raise UnsupportedError("a column of type void has no type in Protobuf", hint=HINT)
         if kind.name == DECIMAL:
@@ -248,13 +272,15 @@ class ProtobufSchema:
             return "", self._timestamp, Slot(name, 0, kind)
         return "", _SCALARS[kind.type], Slot(name, 0, kind)
 
-    def _map(self, message: _Message, kind: Kind, name: str, path: str, messages: set[str]) -> tuple[str, str, Slot]:
+    def _map(
+        self, message: _Message, kind: Kind, name: str, path: str, message_name: Callable[..., str]
+    ) -> tuple[str, str, Slot]:
         assert kind.keys is not None
         assert kind.items is not None
         key = _SCALARS.get(kind.keys.type, "") if kind.keys.name is None else ""
         # Protobuf names the message of an entry after the field, without underscores: that has to begin with a letter.
         is_map = key in _KEYS and name.lstrip("_")[:1].isalpha()
-        below = _Message(unique(f"{_title(name)}Item", messages))
+        below = _Message(message_name(suffix="Item"))
         own_path = f"{path}.{below.name}"
         if is_map:
             key_slot, element = Slot(name, 1, kind.keys), self._wrap(below, kind.items, own_path)

@@ -3,6 +3,7 @@
 import datetime as dt
 import re
 import struct
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -188,6 +189,34 @@ def test_a_number_stays_with_its_column_if_the_field_gets_another_name() -> None
         "2": 2,
         "a_b": 3,
     }
+
+
+STRUCT = pa.struct([("x", pa.int64())])
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"aB": STRUCT, "a_b": pa.struct([("y", pa.int64())])},
+        {"a-b": STRUCT, "a_b": pa.struct([("y", pa.int64())])},
+        {"a b": pa.list_(STRUCT), "a-b": pa.list_(pa.int64())},
+        {"a b": pa.map_(STRUCT, STRUCT), "aB": pa.map_(STRUCT, pa.int64())},
+        {"x_element": STRUCT, "x": pa.list_(pa.struct([("y", pa.int64())]))},
+    ],
+)
+def test_messages_stay_with_their_columns(columns: dict[str, pa.DataType]) -> None:
+    """A consumer with an older schema would find nothing in a struct whose message has become that of another column."""
+    earlier: list[str] = []
+    first, second = columns
+    messages = []
+    for names in ((first, second), (second, first), (second,), (first,), (first, second)):
+        schema = pa.schema([(name, columns[name]) for name in names])
+        encoder = BatchEncoder(partial(protobuf_format, earlier=tuple(earlier)), schema)
+        earlier.append(encoder.schema)
+        fields = message_type(encoder.schema).DESCRIPTOR.fields
+        messages.append({field.json_name: field.message_type.name for field in fields})
+    for names in messages:
+        assert names == {name: messages[0][name] for name in names}
 
 
 def schemas(*columns: str, earlier: list[str]) -> list[str]:
