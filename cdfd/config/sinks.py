@@ -81,6 +81,11 @@ class SinkSettings(Section):
         """Whether the sink keeps the position with the rows. Where not, the ledger's is the one that counts."""
         return True
 
+    @property
+    def typed_keys(self) -> frozenset[str]:
+        """Types of Delta whose numbers have other keys than those of smaller types, such as `long`."""
+        return frozenset()
+
     def refusal_of_headers(self, *, keyed: bool) -> str | None:
         """Why records of a table have no headers from columns; None if they have. `keyed`: whether the table has a key."""
         return "need a Kafka sink"

@@ -273,6 +273,7 @@ def policies(config: Settings, table: settings.Table, *, recover_from_ledger: bo
         ledger_counts=not config.sink.keeps_positions,
         headers=tuple(table.headers.values()),
         keyed=config.sink.has_topics,
+        typed_keys=config.sink.typed_keys,
     )
 
 

@@ -57,6 +57,7 @@ class Policies:
         ledger_counts: the sink keeps no position, so the ledger's position is authoritative.
         headers: the columns whose values are record headers.
         keyed: whether the sink has records with the key, whose columns must keep their published names.
+        typed_keys: names of types that the same number has another key with than with a smaller type.
     """
 
     start: bounds.Start = "snapshot"
@@ -67,6 +68,7 @@ class Policies:
     ledger_counts: bool = False
     headers: tuple[str, ...] = ()
     keyed: bool = False
+    typed_keys: frozenset[str] = frozenset()
 
 
 async def read_ledger(ledger: Ledger, app_id: str, *, needed: bool) -> tuple[LedgerEntry | None, CdfdError | None]:
@@ -178,7 +180,7 @@ def check_schema_change(change: SchemaChange, policies: Policies) -> str:
     Raises:
         SchemaChangedError: the same rows have other keys from now on, or the change is not additive and `on_schema_change` is `stop`.
     """
-    if policies.keyed and (first := next(_changes_of_key(change, policies.rows), None)) is not None:
+    if policies.keyed and (first := next(_changes_of_key(change, policies), None)) is not None:
         what, advice = first
         raise SchemaChangedError(
             f"the key column {what} from this version on, so all records would have other keys",
@@ -193,10 +195,12 @@ def check_schema_change(change: SchemaChange, policies: Policies) -> str:
     return described
 
 
-def _changes_of_key(change: SchemaChange, rows: RowOptions) -> Iterator[tuple[str, str]]:
+def _changes_of_key(change: SchemaChange, policies: Policies) -> Iterator[tuple[str, str]]:
     """Changes of the columns of the key that give the same rows other keys, and more advice for each."""
+    rows = policies.rows
     aliased = {each.name.lower() for each in rows.shape.columns or () if each.alias is not None}
     names = {name.lower() for name in rows.key}
+    hashed = {name.lower() for name, _ in rows.shape.masks}
     for rename in change.renamed:
         old, new = ".".join(rename.old), ".".join(rename.new)
         if rename.old[0].lower() in names and not old.lower() == new.lower() in aliased:
@@ -208,8 +212,13 @@ def _changes_of_key(change: SchemaChange, rows: RowOptions) -> Iterator[tuple[st
     for path in change.added:
         if len(path) > 1 and path[0].lower() in names:
             yield f"{path[0]!r:.200} has the field {'.'.join(path)!r:.200}", ""
+    for path in change.reordered_structs:
+        if path and path[0].lower() in names:
+            yield f"{'.'.join(path)!r:.200} has its fields in another order", ""
     for each in change.type_changed:
-        if each.path[0].lower() in names and not _has_same_text(each):
+        typed = not policies.typed_keys.isdisjoint(kind.partition("(")[0] for kind in (each.old, each.new))
+        typed &= each.path[0].lower() not in hashed
+        if each.path[0].lower() in names and (typed or not _has_same_text(each)):
             yield f"{'.'.join(each.path)!r:.200} is of type {each.new:.200}", ""
 
 

@@ -63,7 +63,8 @@ class CommentChange:
 class SchemaChange:
     """All differences, each kind in the order of the new schema; `dropped` has paths and order of the old one.
 
-    `replaced` says that columns have other physical names, as an overwrite gives them. Readers of rows see no difference.
+    `reordered_structs` has the paths of structs whose fields are in another order; that of the columns is `()`. `replaced` says that
+    columns have other physical names, as an overwrite gives them. Readers of rows see no difference.
     """
 
     added: tuple[Path, ...] = ()
@@ -72,12 +73,17 @@ class SchemaChange:
     type_changed: tuple[TypeChange, ...] = ()
     nullability: tuple[NullabilityChange, ...] = ()
     comment: tuple[CommentChange, ...] = ()
-    reordered: bool = False
+    reordered_structs: tuple[Path, ...] = ()
     repartitioned: bool = False
     replaced: bool = field(default=False, compare=False)
 
     def __bool__(self) -> bool:
         return self != _NOTHING
+
+    @property
+    def reordered(self) -> bool:
+        """Whether columns or fields are in another order."""
+        return bool(self.reordered_structs)
 
     @property
     def additive(self) -> bool:
@@ -132,7 +138,7 @@ def compare(old: TableSchema, new: TableSchema) -> SchemaChange:
         tuple(comparison.type_changed),
         tuple(comparison.nullability),
         tuple(comparison.comment),
-        comparison.reordered,
+        tuple(comparison.reordered_structs),
         old_partitions != new_partitions,
         comparison.replaced,
     )
@@ -150,7 +156,7 @@ class _Comparison:
     type_changed: list[TypeChange] = field(default_factory=list)
     nullability: list[NullabilityChange] = field(default_factory=list)
     comment: list[CommentChange] = field(default_factory=list)
-    reordered: bool = False
+    reordered_structs: list[Path] = field(default_factory=list)
     replaced: bool = False
 
     def structs(self, old: StructType, new: StructType, old_path: Path, new_path: Path) -> None:
@@ -172,7 +178,8 @@ class _Comparison:
         kept = [before.name for child in new if (before := pairs.get(child.name))]
         survivors = set(kept)
         self.dropped.extend((*old_path, child.name) for child in old if child.name not in survivors)
-        self.reordered |= kept != [child.name for child in old if child.name in survivors]
+        if kept != [child.name for child in old if child.name in survivors]:
+            self.reordered_structs.append(new_path)
 
     def _types(self, old: DataType, new: DataType, old_path: Path, new_path: Path) -> None:
         match old, new:

@@ -250,6 +250,23 @@ class KafkaSettings(SinkSettings):
         """The servers to begin with."""
         return frozenset(self.bootstrap_servers)
 
+    @property
+    def typed_keys(self) -> frozenset[str]:
+        """Those that another schema has where the key is behind its schema or its id; otherwise those that have another form."""
+        choice = self.format.choice
+        if isinstance(choice, str) or choice.encoding in ("json", "arrow"):
+            return frozenset(("long",)) if self.longs == "string" else frozenset()
+        if (
+            self.schema_registry is not None
+            and self.schema_registry.framing == "apicurio"
+            and self.format.record_format.schemas
+        ):
+            return frozenset(("double",)) if choice.encoding in ("avro", "protobuf") else frozenset()
+        types = {"long", "double"}
+        if choice.encoding in ("json_schema", "connect_json"):
+            types |= {"short", "integer"}
+        return frozenset(types | ({"decimal"} if choice.modes.decimal == "precise" else set()))
+
     def refusal_of_headers(self, *, keyed: bool) -> str | None:
         """It depends on the format."""
         takes = self.format.record_format.takes_headers

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import logging
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -537,6 +538,11 @@ class TestSchemaChanges:
             (pa.date32(), pa.timestamp("us"), "'id' is of type timestamp_ntz"),
             (pa.struct([("a", pa.int64())]), pa.struct([("a", pa.int64()), ("b", pa.int64())]), "'id' has the field"),
             (pa.struct([("a", pa.int64()), ("b", pa.int64())]), pa.struct([("a", pa.int64())]), "'id.b' is gone"),
+            (
+                pa.struct([("a", pa.int64()), ("b", pa.int64())]),
+                pa.struct([("b", pa.int64()), ("a", pa.int64())]),
+                "'id' has its fields in another order",
+            ),
             (pa.int32(), pa.int64(), None),
             (pa.float32(), pa.float64(), None),
             (pa.decimal128(5, 2), pa.decimal128(9, 2), None),
@@ -557,6 +563,32 @@ class TestSchemaChanges:
             return
         with pytest.raises(SchemaChangedError, match=f"(?i)the key column {what}.* from this version on"):
             check_schema_change(change, policies)
+
+    @pytest.mark.parametrize(
+        ("old", "new", "ends"),
+        [
+            (pa.int32(), pa.int64(), True),
+            (pa.struct([("a", pa.list_(pa.int8()))]), pa.struct([("a", pa.list_(pa.int64()))]), True),
+            (pa.decimal128(5, 2), pa.decimal128(9, 2), True),
+            (pa.int8(), pa.int16(), False),
+            (pa.float32(), pa.float64(), False),
+        ],
+    )
+    def test_keys_with_a_schema_have_another_one_for_a_wider_type(
+        self, old: pa.DataType, new: pa.DataType, ends: bool
+    ) -> None:
+        before, after = (TableSchema(from_arrow(pa.schema([("id", kind), ("v", kind)]))) for kind in (old, new))
+        typed = frozenset(("long", "decimal"))
+        policies = Policies(rows=RowOptions(key=("id",)), keyed=True, typed_keys=typed)
+        if ends:
+            with pytest.raises(SchemaChangedError, match=r"the key column 'id.* is of type .* from this version on"):
+                check_schema_change(compare(before, after), policies)
+        else:
+            check_schema_change(compare(before, after), policies)
+        masked = Shape(masks=(("ID", Mask("hmac_sha256", key=b"k" * 16)),))
+        for options in (RowOptions(key=("other",)), RowOptions(key=("id",), shape=masked)):
+            # A hash is a text, and the same for the same number.
+            check_schema_change(compare(before, after), replace(policies, rows=options))
 
     async def test_a_key_column_that_is_dropped_ends_delivery_before_another_one_has_its_name(
         self, clock: ManualClock, lake: Lake

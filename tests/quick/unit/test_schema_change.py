@@ -162,7 +162,7 @@ def test_nullability_comments_order_and_partitioning_are_additive() -> None:
             NullabilityChange(("d", "value"), nullable=True),
         ),
         comment=(CommentChange(("a",), None, "amount"),),
-        reordered=True,
+        reordered_structs=((),),
         repartitioned=True,
     )
     assert change.additive
