@@ -163,7 +163,7 @@ def encoding_of(choice: FormatChoice, options: EncoderOptions, part: Literal["ke
     formats: Mapping[str, MakeFormat] = {
         "avro": lambda shape, earlier: avro_format(shape, modes, earlier, names=names),
         "json_schema": lambda shape, _earlier: json_schema_format(shape, modes),
-        "protobuf": lambda shape, earlier: protobuf_format(shape, modes, earlier),
+        "protobuf": lambda shape, earlier: protobuf_format(shape, modes, earlier, key=part == "key"),
     }
     if choice.encoding in formats:
         if options.registration is None:

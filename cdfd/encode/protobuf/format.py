@@ -25,8 +25,8 @@ from cdfd.encode.cells.binary import (
 )
 from cdfd.encode.cells.pieces import Cell, Column, Form, Nested, join, lengths, literal, nulls_of
 from cdfd.encode.cells.times import microseconds
-from cdfd.encode.kinds import CONNECT_TIMESTAMP, Modes, kind_of_shape
-from cdfd.encode.payload import Shape
+from cdfd.encode.kinds import CONNECT_TIMESTAMP, LISTS, Modes, kind_of_shape
+from cdfd.encode.payload import Payload, Shape
 from cdfd.encode.protobuf.schema import ProtobufSchema, Slot
 from cdfd.encode.registered import SchemaFormat
 from cdfd.encode.values import plain_text, with_items
@@ -140,24 +140,55 @@ class ProtobufWriter(Writer[Slot]):
         return _repeat(key_lists, join([b"", b""], [message], len(items)))
 
 
+class ProtobufKeyWriter(ProtobufWriter):
+    """Writes keys: rows with different ones must not get the same bytes."""
+
+    def rows(self, payload: Payload, fields: Sequence[Slot], prefix: bytes = b"", suffix: bytes = b"") -> pa.Array:
+        """As `Writer.rows`. `DataError` if a key has a null array or map, which would be the key of the row with an empty one."""
+        for value, field in zip(payload.values, fields, strict=True):
+            if isinstance(value, pa.Array) and _has_null_list(value):
+                raise DataError(
+                    f"column {field.name}: a key has a null array or map, which Protobuf cannot distinguish from an empty one",
+                    hint="Leave the column out of `key`, or choose another encoding",
+                )
+        return super().rows(payload, fields, prefix, suffix)
+
+
+def _has_null_list(array: pa.Array) -> bool:
+    array = decode(array)
+    if types.is_dictionary(array.type):
+        return _has_null_list(array.dictionary)
+    if types.is_struct(array.type):
+        return any(map(_has_null_list, array.filter(array.is_valid()).flatten()))
+    if types.is_map(array.type):
+        items = (pc.list_flatten(with_items(array, each)) for each in (array.keys, array.items))
+        return bool(array.null_count) or any(map(_has_null_list, items))
+    return any(matches(array.type) for matches in LISTS) and (
+        bool(array.null_count) or _has_null_list(pc.list_flatten(array))
+    )
+
+
 def _repeat(lists: pa.Array, items: pa.Array) -> Cell:
     """The items of each list, which have their tags."""
     counts = to_numpy(pc.list_value_length(lists).fill_null(0)).astype(np.int64)
     return Column(sequences(items, counts), (np.arange(len(lists)),), nulls_of(lists), null=_NULL)
 
 
-def protobuf_format(shape: Shape, modes: Modes = MODES, earlier: Sequence[str] = ()) -> SchemaFormat:
+def protobuf_format(
+    shape: Shape, modes: Modes = MODES, earlier: Sequence[str] = (), *, key: bool = False
+) -> SchemaFormat:
     """The format of records of one shape.
 
     Args:
         shape: of the records.
         modes: forms of values.
         earlier: the schemas of the subject, the newest last, of which fields keep their numbers.
+        key: whether the records are keys.
 
     Raises:
         UnsupportedError: a column is of a type that Protobuf has no form for.
         DataError: one of `earlier` is not a schema of Protobuf.
     """
     schema = ProtobufSchema(kind_of_shape(shape, modes), earlier)
-    writer = ProtobufWriter(modes)
+    writer = ProtobufKeyWriter(modes) if key else ProtobufWriter(modes)
     return SchemaFormat("PROTOBUF", schema.text, legal_path(shape.name), writer, schema.fields, continues=True)

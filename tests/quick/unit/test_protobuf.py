@@ -14,12 +14,15 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pyarrow import types
 
+from cdfd.encode.formats import EncoderOptions, FormatChoice, keys_of
 from cdfd.encode.kinds import Modes
 from cdfd.encode.protobuf.format import protobuf_format
 from cdfd.encode.protobuf.schema import field_name, fields_of
+from cdfd.encode.records import Origin
 from cdfd.errors import DataError, UnsupportedError
+from cdfd.model.columns import CHANGE_NAMES
 from tests.support.protobuf import message_type, parse
-from tests.support.schemas import BatchEncoder
+from tests.support.schemas import BatchEncoder, Catalog
 from tests.support.typed_values import arrays
 
 pytestmark = pytest.mark.usefixtures("kernels")
@@ -332,6 +335,35 @@ def test_times_as_text() -> None:
         "1970-01-01T00:00:00.000000",
         None,
     ]
+
+
+NULL_LISTS = [
+    pa.array([[], None], pa.list_(pa.int64())),
+    pa.array([[("a", 1)], None], pa.map_(pa.string(), pa.int64())),
+    pa.array([[[]], [None]], pa.list_(pa.list_(pa.int64()))),
+    pa.array([[(1, [2])], [(1, None)]], pa.map_(pa.int64(), pa.list_(pa.int64()))),
+    pa.array([{"l": []}, {"l": None}], pa.struct([("l", pa.list_(pa.int64()))])),
+]
+LISTS = [
+    pa.array([[], [None], [1]], pa.list_(pa.int64())),
+    pa.array([None, {"l": []}, {"l": [1]}], pa.struct([("l", pa.list_(pa.int64()))])),
+    pa.array([None, 1], pa.int64()),
+]
+
+
+@pytest.mark.parametrize("array", [*NULL_LISTS, *LISTS], ids=lambda array: str(array.type))
+def test_a_key_has_no_null_list(array: pa.Array) -> None:
+    """A compacted topic would keep one row of the two."""
+    batch = pa.record_batch([array, *(pa.array([0] * len(array)) for _ in CHANGE_NAMES)], names=["k", *CHANGE_NAMES])
+    options = EncoderOptions(Origin("p", "t", "id", "t"), ("k",), registration=Catalog().registration)
+    keys = keys_of(FormatChoice("flat", "protobuf"), options)
+    assert keys is not None
+    if any(array is each for each in NULL_LISTS):
+        with pytest.raises(DataError, match="column k: a key has a null array or map"):
+            keys(batch)
+        assert len(keys(batch.slice(0, 1))) == 1
+    else:
+        assert len(set(keys(batch).to_pylist())) == len(array)
 
 
 def test_types_and_names_that_protobuf_does_not_have() -> None:
