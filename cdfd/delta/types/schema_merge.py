@@ -60,11 +60,7 @@ def merge(table: StructType, rows: StructType, *, follow: bool = False, earlier:
         SchemaChangedError: a type changes to one that cannot hold the values of the one before, a name is taken, or two columns of the
             rows have one name.
     """
-    if (child := repeated(rows)) is not None:
-        raise SchemaChangedError(
-            f"the rows have two columns {child.name!r:.200}, if case does not count, and a Delta table can have one",
-            hint="Give one of them another name with `columns` and `as`",
-        )
+    check_names(rows)
     merged = Merged(table, follow, earlier)
     merged.by_name = {child.metadata.get(SOURCE) for child in table}.isdisjoint(
         child.metadata[SOURCE] for child in rows if SOURCE in child.metadata
@@ -94,6 +90,15 @@ def _struct(table: StructType, rows: StructType, path: tuple[str, ...], merged: 
             hint="Rename or drop that column of the target, which does not come from the source",
         )
     return struct
+
+
+def check_names(rows: StructType) -> None:
+    """`SchemaChangedError` if two columns of rows have one name."""
+    if (child := repeated(rows)) is not None:
+        raise SchemaChangedError(
+            f"the rows have two columns {child.name!r:.200}, if case does not count, and a Delta table can have one",
+            hint="Give one of them another name with `columns` and `as`",
+        )
 
 
 def repeated(struct: StructType) -> StructField | None:

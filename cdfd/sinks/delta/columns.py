@@ -14,7 +14,7 @@ from cdfd.delta.types import column_mapping, schema_string
 from cdfd.delta.types.column_mapping import assign_ids, highest_id
 from cdfd.delta.types.datatypes import ArrayType, DataType, MapType, StructField, StructType, is_nested, types_in
 from cdfd.delta.types.schema import ID, PHYSICAL_NAME, ColumnMappingMode, TableSchema, mapping_mode, physical_name
-from cdfd.delta.types.schema_merge import SOURCE, TYPE_CHANGES, merge, nullable, repeated
+from cdfd.delta.types.schema_merge import SOURCE, TYPE_CHANGES, check_names, merge, nullable, repeated
 from cdfd.delta.write.writing import check_appendable, compression, conditions
 from cdfd.errors import SchemaChangedError, SinkError
 from cdfd.model.columns import CHANGE_NAMES
@@ -94,8 +94,10 @@ def columns_of_new(rows: StructType, partition_by: Sequence[str], *, follow: boo
     """The columns of a new table.
 
     Raises:
+        SchemaChangedError: two columns of the rows have one name.
         SinkError: the rows have no column for `partition_by`.
     """
+    check_names(rows)
     struct = nullable(rows)
     kinds = {child.name: child.type for child in struct}
     for name in partition_by:
@@ -114,6 +116,7 @@ def columns_of_replaced(table: Columns, rows: StructType, partition_by: Sequence
     Without `partition_by`, the table keeps its partition columns, as far as the rows have columns that can be some.
 
     Raises:
+        SchemaChangedError: two columns of the rows have one name.
         SinkError: the rows have no column for `partition_by`.
     """
     if not partition_by:

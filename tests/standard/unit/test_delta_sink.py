@@ -470,6 +470,17 @@ class TestSchema:
             {"n": 2, "s": None, "new": "z"},
         ]
 
+    async def test_columns_whose_names_differ_in_case(self, tmp_path: Path) -> None:
+        """Readers refuse the table. A source may have `_Change_Type`, which is another column than `_change_type` in its rows."""
+        for names in (["n"], []):
+            sink = await open_sink(LocalStorage(tmp_path / f"t{len(names)}"))
+            for version, name in enumerate(names):
+                await deliver(sink, version, batch(**{name: [0]}))
+            with pytest.raises(SinkError, match="two columns '_change_type', if case does not count"):
+                await deliver(sink, len(names), batch(_Change_Type=["x"], _change_type=["insert"]))
+        assert not (tmp_path / "t0" / "_delta_log").exists()
+        assert rows_in(tmp_path / "t1", "n") == [{"n": 0}]
+
     async def test_wider_types(self, tmp_path: Path) -> None:
         sink = await open_sink(LocalStorage(tmp_path / "t"))
         await deliver(sink, 0, batch(n=pa.array([0], pa.int8()), many=pa.array([[1]], pa.list_(pa.int16()))))
