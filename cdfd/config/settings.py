@@ -250,7 +250,7 @@ class Settings(Section):
             for key, place in sink.places(table.topic).items():
                 folders.check_apart((key,), place)
         for index, table in enumerate(entries):
-            refusal = sink.refusal_of_headers(keyed=bool(table.key)) if table.headers else None
+            refusal = sink.refusal_of_headers(table.headers, keyed=bool(table.key)) if table.headers else None
             if refusal is not None:
                 raise Conflicts(((), f"headers of tables[{index}] {refusal}"))
         return sink

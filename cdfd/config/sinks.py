@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import combinations
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
@@ -86,8 +86,8 @@ class SinkSettings(Section):
         """Types of Delta whose numbers have other keys than those of smaller types, such as `long`."""
         return frozenset()
 
-    def refusal_of_headers(self, *, keyed: bool) -> str | None:
-        """Why records of a table have no headers from columns; None if they have. `keyed`: whether the table has a key."""
+    def refusal_of_headers(self, names: Iterable[str], *, keyed: bool) -> str | None:
+        """Why records of a table cannot have headers of these names from columns; None if they can. `keyed`: whether the table has a key."""
         return "need a Kafka sink"
 
     def refusals(self, table: Table) -> Sequence[tuple[str, str]]:

@@ -28,6 +28,9 @@ from cdfd.errors import DataError
 from cdfd.model.columns import CHANGE_TYPES
 from cdfd.runtime.arrays import array_of
 
+ATTRIBUTES: Final = frozenset(("ce_specversion", "ce_source", "ce_time", "content-type", "ce_type", "ce_id"))
+"""The headers of each event."""
+
 _TYPES: Final = pool(*(f"cdfd.{name}".encode() for name in (*CHANGE_TYPES.to_pylist(), "tombstone")))
 _TOMBSTONE: Final = len(CHANGE_TYPES)
 _SUFFIXES: Final = pool(b"", b"/tombstone")

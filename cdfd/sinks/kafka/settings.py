@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, PlainValidator, model_validator
@@ -21,6 +21,7 @@ from cdfd.config.settings import (
     either,
     registry_name,
 )
+from cdfd.encode.cloudevents import ATTRIBUTES
 from cdfd.encode.formats import CHOICES, FormatChoice, RecordFormat, record_format
 from cdfd.runtime.registry import RECORD_FORMATS, Registry
 from cdfd.sinks.kafka.security import OAuth, Security
@@ -267,8 +268,13 @@ class KafkaSettings(SinkSettings):
             types |= {"short", "integer"}
         return frozenset(types | ({"decimal"} if choice.modes.decimal == "precise" else set()))
 
-    def refusal_of_headers(self, *, keyed: bool) -> str | None:
-        """It depends on the format."""
+    def refusal_of_headers(self, names: Iterable[str], *, keyed: bool) -> str | None:
+        """It depends on the format, which may have headers of its own."""
+        by_headers = self.schema_registry is not None and self.schema_registry.framing == "apicurio"
+        for name in names:
+            event = self.format.envelope == "cloudevents" and name in ATTRIBUTES
+            if event or (by_headers and name.startswith("apicurio.")):
+                return f"have the name {name}, which records in format {self.format} have already"
         takes = self.format.record_format.takes_headers
         if takes == "keyed" and not keyed:
             return f"need a key with format {self.format}"

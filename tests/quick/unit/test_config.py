@@ -939,6 +939,15 @@ def test_filter_columns_and_masks_of_a_table_are_read() -> None:
         ("x-amount: amount", "x-amount: region", "tables[0].headers.x-amount: names a column that `columns` leaves out (line 14)"),
         ("x-amount", "__x", "tables[0].headers.__x: expected a name that does not begin with __, found"),
         ("a:1\"", 'a:1\", format: arrow', "sink: headers of tables[0] have no use with format arrow, whose records have many rows (line 15)"),
+        (
+            "x-amount: amount}\nsink: {", "ce_type: amount}\nsink: {format: cloudevents, ",
+            "sink: headers of tables[0] have the name ce_type, which records in format cloudevents have already",
+        ),
+        (
+            "x-amount: amount}\nsink: {",
+            "apicurio.value.contentId: amount}\nsink: {format: avro, schema_registry: {url: 'http://r', framing: apicurio}, ",
+            "sink: headers of tables[0] have the name apicurio.value.contentId, which records in format avro have already",
+        ),
         ("kind: kafka, bootstrap_servers: \"a:1\"", "kind: files, path: /out", "sink: headers of tables[0] need a Kafka sink (line 15)"),
         ("[update_preimage]", "[update]", "tables[0].exclude_change_types[0]: expected insert, update_preimage, update_postimage or delete"),
     ],
