@@ -83,7 +83,8 @@ def converted(schema: dict[str, Any], value: Any) -> Any:
         case "bytes":
             data = base64.b64decode(value, validate=True)
             if schema.get("name") == "org.apache.kafka.connect.data.Decimal":
-                return Decimal(int.from_bytes(data, "big", signed=True)).scaleb(-int(schema["parameters"]["scale"]))
+                # Exact, whatever the context: `scaleb` rounds to 28 digits.
+                return Decimal(f"{int.from_bytes(data, 'big', signed=True)}e-{schema['parameters']['scale']}")
             return data
     assert schema["type"] == "string"
     assert isinstance(value, str)
