@@ -52,6 +52,8 @@ _SCALARS: Final = {
     "bytes": "bytes",
 }
 _KEYS: Final = frozenset(("bool", "int32", "int64", "string"))
+_CONFUSED: Final = ({"bool", "int32"}, {"bool", "int64"}, {"string", "bytes"})
+"""Types of which consumers read each as the other, with another value or an error."""
 _RESERVED_NUMBERS: Final = range(19_000, 20_000)
 _LARGEST_NUMBER: Final = 2**29 - 1
 _MESSAGE_OF_TYPE: Final = re.compile(r"(?<!^google\.protobuf\.)\b\w+(?=>?$)")
@@ -107,14 +109,21 @@ class _Numbers:
             for type in [type for type, number in numbers.items() if number in newer]:
                 del numbers[type]
         for column, (number, type) in fields.items():
-            self.types.setdefault(column, {})[type] = number
+            self.types.setdefault(column, {})[_without_path(type)] = number
             if match := _MESSAGE_OF_TYPE.search(type):
                 self.owners.pop(match[0], None)
                 self.owners[match[0]] = column
 
     def take(self, column: str, type: str) -> int:
         """The number of a column, which is a new one if the column is new, or comes again with another type."""
-        number = self.types.get(column, {}).get(type.removeprefix(".")) or self.newest.get(column)
+        own, newest = _without_path(type), self.newest.get(column)
+        numbers = self.types.get(column, {})
+        number = numbers.get(own)
+        if number is None and newest is not None:
+            before = next((each for each, number in numbers.items() if number == newest), own)
+            # A registry refuses other types with one number, but it takes these for each other, whose values are others.
+            if {re.sub("map<|,.*", "", each) for each in (before, own)} not in _CONFUSED:
+                number = newest
         if number is None:
             number = self.last + 1 if self.last + 1 not in _RESERVED_NUMBERS else _RESERVED_NUMBERS.stop
             if number > _LARGEST_NUMBER:
@@ -294,6 +303,11 @@ class ProtobufSchema:
     def _wrap(self, message: _Message, kind: Kind, path: str) -> Slot:
         (slot,) = self._fill(message, Kind("struct", fields=(KindField("value", kind),)), path)
         return slot
+
+
+def _without_path(type: str) -> str:
+    """A type as cdfd writes it: registries may add the packages and messages around it."""
+    return re.sub(r"[\w.]*\.|\s", "", type)
 
 
 def _title(name: str) -> str:

@@ -181,6 +181,51 @@ def test_a_column_that_comes_again_with_another_type_has_another_number() -> Non
     assert [numbers_of(text)["Value"]["x"] for text in schemas([small], [number])] == [1, 1]
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "number"),
+    [
+        (pa.array([7], pa.int32()), pa.array([7]), 1),
+        (pa.array([7]), pa.array([7], pa.int32()), 1),
+        (pa.array([7]), pa.array([True]), 2),
+        (pa.array(["seven"]), pa.array([b"\xff"]), 2),
+        (pa.array([7], pa.int32()), pa.array(["7"]), 1),
+        (pa.array([7], pa.float32()), pa.array([7.0]), 1),
+        (pa.array([{"a": 1}]), pa.array([[{"a": 1}]]), 1),
+        (
+            pa.array([[(1, 7)]], pa.map_(pa.int64(), pa.int64())),
+            pa.array([[(True, 7)]], pa.map_(pa.bool_(), pa.int64())),
+            2,
+        ),
+        (pa.array([{"a": 1}]), pa.array([{"a": 1, "b": 2}]), 1),
+    ],
+)
+def test_types_that_registries_take_for_each_other_have_other_numbers(
+    old: pa.Array, new: pa.Array, number: int
+) -> None:
+    """A consumer with the older schema would read `true` as 1. A registry refuses the other types, so that delivery ends."""
+    first = encoder_of(pa.record_batch({"x": old}))
+    batch = pa.record_batch({"x": new})
+    second = encoder_of(batch, earlier=[first.schema])
+    assert numbers_of(second.schema)["Value"] == {"x": number}
+    if number == 2:
+        (value,) = second.rows(batch).to_pylist()
+        assert not parse(first.schema, value).ListFields()
+
+
+def test_registry_may_write_types_with_their_packages() -> None:
+    at, struct = pa.array([0], pa.timestamp("us")), pa.array([{"y": 1}])
+    entries = pa.array([[(1, 2)]], pa.map_(pa.int64(), pa.int64()))
+    batch = pa.record_batch({"at": at, "b": struct, "m": entries, "l": [[1]]})
+    own = encoder_of(batch).schema
+    written = own.replace("google.protobuf.Timestamp at", ".google.protobuf.Timestamp at")
+    written = written.replace("  B b", "  .shop.orders.Value.B b").replace(
+        "repeated LElement", "repeated Value.LElement"
+    )
+    written = written.replace("map<int64, MItem>", "map<int64,.shop.orders.Value.MItem>")
+    assert sum(a != b for a, b in zip(own.splitlines(), written.splitlines(), strict=True)) == 4
+    assert encoder_of(batch, earlier=[written]).schema == own
+
+
 def test_a_number_stays_with_its_column_if_the_field_gets_another_name() -> None:
     first = encoder_of(pa.record_batch({"a b": pa.array([1]), "2": pa.array([1])}))
     batch = pa.record_batch({"a_b": pa.array([5]), "2": pa.array([6]), "a b": pa.array([7])})
