@@ -20,9 +20,9 @@ async def range_schema(log: DeltaLog, first: int, last: Header) -> TableSchema:
 
 
 async def schemas_between(log: DeltaLog, first: int, last: Header) -> list[TableSchema]:
-    """The schemas from the version before `first` to `last`, in order; only the last one if no column was created meanwhile.
+    """The schemas from the version before `first` to `last`, in order; only the last one of a table that never dropped a column.
 
-    Only metadata say which column replaced which one. So the entries of the range are read, but for tables that never dropped a column.
+    Only metadata say which column replaced which one, also by RESTORE, which creates none. So the entries of the range are read.
 
     Raises:
         CdfdError: see `DeltaLog.header` and `DeltaLog.entry`.
@@ -30,8 +30,6 @@ async def schemas_between(log: DeltaLog, first: int, last: Header) -> list[Table
     if not may_have_replaced(last):
         return [last.schema]
     before = await (log.header_before(first) if first > 0 else log.header(0))
-    if _newest_id(before) == _newest_id(last) is not None:
-        return [last.schema]
     schemas = [before.schema]
     for version in range(first, last.version):
         metadata = (await log.entry(version)).commit.metadata
@@ -45,8 +43,4 @@ def may_have_replaced(header: Header) -> bool:
     schema = header.schema
     if schema.mapping is ColumnMappingMode.NONE:
         return False
-    return _newest_id(header) != str(sum(1 for _ in fields_in(schema.struct)))
-
-
-def _newest_id(header: Header) -> str | None:
-    return header.metadata.configuration.get(MAX_ID)
+    return header.metadata.configuration.get(MAX_ID) != str(sum(1 for _ in fields_in(schema.struct)))

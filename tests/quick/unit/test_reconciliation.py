@@ -321,8 +321,11 @@ class TestReplacedColumns:
         assert reconciled(old, with_replaced([old, new]), file) == [{"a": 1}]
 
 
-def write_overwritten(folder: Path) -> None:
-    """A table as delta-spark's `overwriteSchema` leaves it: version 1 replaces an integer key by a long one."""
+def write_overwritten(folder: Path, *, restores: bool = False) -> None:
+    """A table as delta-spark's `overwriteSchema` leaves it: version 1 replaces an integer key by a long one.
+
+    With `restores`, both are long, and version 3 restores version 0.
+    """
 
     def commit(version: int, *actions: dict[str, Any]) -> None:
         (folder / "_delta_log" / f"{version:020}.json").write_text("\n".join(map(json.dumps, actions)))
@@ -352,11 +355,17 @@ def write_overwritten(folder: Path) -> None:
         return {"path": path, "partitionValues": {}, "size": size, "modificationTime": 0, "dataChange": True}
 
     (folder / "_delta_log").mkdir()
-    old = file("old", pa.table({"p1": pa.array([1, 2, 3], pa.int32()), "p2": ["x", "y", "z"]}))
+    stored, kind = (pa.int64(), "long") if restores else (pa.int32(), "integer")
+    old = file("old", pa.table({"p1": pa.array([1, 2, 3], stored), "p2": ["x", "y", "z"]}))
     new = file("new", pa.table({"p3": [1, 2, 4], "p2": ["x", "Y", "w"]}))
-    commit(0, {"protocol": {"minReaderVersion": 2, "minWriterVersion": 5}}, metadata(1, "integer"), {"add": old})
+    commit(0, {"protocol": {"minReaderVersion": 2, "minWriterVersion": 5}}, metadata(1, kind), {"add": old})
     commit(1, metadata(3, "long"), {"remove": {"path": "old", "dataChange": True}}, {"add": new})
     commit(2, {"add": file("more", pa.table({"p3": [5], "p2": ["v"]}))})
+    if restores:
+        (restored,) = metadata(1, kind).values()
+        restored["configuration"]["delta.columnMapping.maxColumnId"] = "3"
+        removes = [{"remove": {"path": path, "dataChange": True}} for path in ("new", "more")]
+        commit(3, {"metaData": restored}, *removes, {"add": old})
 
 
 OVERWRITTEN = [
@@ -376,6 +385,19 @@ def test_an_overwrite_with_column_mapping_deletes_the_rows_that_there_were(
     rows = changes(tmp_path, first, key=key).read_all().to_pylist()
     actual = [(row["_commit_version"], row["_change_type"], row["id"], row["s"]) for row in rows]
     assert actual == [row for row in OVERWRITTEN if row[0] >= first]
+
+
+@pytest.mark.parametrize("first", [0, 1, 2, 3])
+def test_restore_of_what_an_overwrite_replaced_deletes_the_rows_that_there_were(tmp_path: Path, first: int) -> None:
+    write_overwritten(tmp_path, restores=True)
+    rows = changes(tmp_path, first).read_all().to_pylist()
+    actual = [(row["_commit_version"], row["_change_type"], row["id"], row["s"]) for row in rows]
+    deletes = [(3, "delete", *row) for row in ((5, "v"), (1, "x"), (2, "Y"), (4, "w"))]
+    inserts = [(3, "insert", *row) for row in ((1, "x"), (2, "y"), (3, "z"))]
+    assert actual == [row for row in (*OVERWRITTEN, *deletes, *inserts) if row[0] >= first]
+    before, after = (asyncio.run(State.at(Table.open(tmp_path), version)) for version in (2, 3))
+    different = pa.Table.from_batches(difference(before, after, ("id",), None))
+    assert sorted(different["id"].to_pylist()) == [2, 2, 3, 4, 5]
 
 
 def test_net_changes_and_differences_over_an_overwrite_with_column_mapping(tmp_path: Path) -> None:
