@@ -12,11 +12,11 @@ from typing import Final
 import pyarrow as pa
 
 from cdfd.encode.cells.pieces import Cell, Nested, parts
+from cdfd.encode.kinds import column_errors
 from cdfd.encode.payload import Payload, Shape, ShapeField
 from cdfd.encode.records import BARE, Headers
 from cdfd.encode.values import Rules, cells, check_type, object_separators
 from cdfd.encode.writer import Places, Writer
-from cdfd.errors import UnsupportedError
 
 _OF_ENVELOPE: Final = Rules()
 _ROWS_AT_ONCE: Final = 65_536
@@ -129,7 +129,5 @@ def check_types(shape: Shape) -> None:
         if isinstance(field.type, Shape):
             check_types(field.type)
             continue
-        try:
+        with column_errors(shape, field):
             check_type(field.type)
-        except UnsupportedError as error:
-            raise UnsupportedError(f"column {field.name}: {error.what}", hint=error.hint) from error

@@ -32,7 +32,7 @@ from typing import Final, Literal
 import pyarrow as pa
 from pyarrow import types
 
-from cdfd.encode.payload import Shape
+from cdfd.encode.payload import Shape, ShapeField
 from cdfd.errors import UnsupportedError
 
 DECIMAL: Final = "org.apache.kafka.connect.data.Decimal"
@@ -107,7 +107,7 @@ class KindField:
 
 
 @contextmanager
-def column_errors(struct: Kind, field: KindField) -> Iterator[None]:
+def column_errors(struct: Kind | Shape, field: KindField | ShapeField) -> Iterator[None]:
     """Refusals of a field's type name it, if it is a column. A struct within a column has no name."""
     try:
         yield
@@ -138,10 +138,8 @@ def kind_of_shape(shape: Shape, modes: Modes, kinds: dict[int, Kind] | None = No
         elif each.symbols:
             kind = Kind("string", ENUM, {"allowed": ",".join(each.symbols)}, each.type)
         else:
-            try:
+            with column_errors(shape, each):
                 kind = kind_of(each.type, modes)
-            except UnsupportedError as error:
-                raise UnsupportedError(f"column {each.name}: {error.what}", hint=error.hint) from error
         fields.append(KindField(each.name, kind, each.nullable))
     kinds[id(shape)] = Kind("struct", shape.name, fields=tuple(fields))
     return kinds[id(shape)]
