@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from functools import partial, wraps
 from queue import Empty, SimpleQueue
 from threading import Lock, Thread
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from cdfd.errors import SinkError
 from cdfd.runtime.ordered_pool import yield_if_long
@@ -93,20 +93,11 @@ class Worker:
             return self._work.get()
 
 
-class HasWorker(Protocol):
-    """An object with a worker of its own."""
-
-    _worker: Worker
-
-
-S = TypeVar("S", bound=HasWorker)
-
-
-def in_worker(work: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P], Coroutine[Any, Any, T]]:
-    """Let a blocking method run in the object's worker. A cancelled wait does not cancel the call."""
+def in_worker(work: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]:
+    """Let a blocking method run in the object's `_worker`. A cancelled wait does not cancel the call."""
 
     @wraps(work)
-    async def run(self: S, /, *args: P.args, **options: P.kwargs) -> T:
+    async def run(self: Any, /, *args: P.args, **options: P.kwargs) -> T:
         return await wait_for_result(self._worker.submit(partial(work, self, *args, **options)))
 
     return run
