@@ -11,7 +11,6 @@ from xml.etree.ElementTree import ParseError
 
 from azure.core.exceptions import AzureError, HttpResponseError, ResourceNotFoundError
 from azure.identity.aio import DefaultAzureCredential
-from azure.storage.queue import QueueMessage
 from azure.storage.queue.aio import QueueClient
 
 from cdfd.errors import StorageError
@@ -40,20 +39,17 @@ class AzureQueue:
         for attempt in range(round(WAIT_SECONDS / POLL_SECONDS)):
             if attempt:
                 await asyncio.sleep(POLL_SECONDS)
-            if messages := await self._receive():
-                return [
-                    Message(f"{each.id} {each.pop_receipt}", parse_azure_event(str(each.content or "")))
-                    for each in messages
-                ]
+            try:
+                async for page in self.client.receive_messages(messages_per_page=BATCH).by_page():
+                    if messages := [message async for message in page]:
+                        return [
+                            Message(f"{each.id} {each.pop_receipt}", parse_azure_event(str(each.content or "")))
+                            for each in messages
+                        ]
+                    break
+            except _ERRORS as error:
+                raise translate(error, self.name) from None
         return []
-
-    async def _receive(self) -> Sequence[QueueMessage]:
-        try:
-            async for page in self.client.receive_messages(messages_per_page=BATCH).by_page():
-                return [message async for message in page]
-        except _ERRORS as error:
-            raise translate(error, self.name) from None
-        return ()
 
     async def check(self) -> None:
         """See `Queue`."""
