@@ -268,8 +268,8 @@ def _renewed(uri: str, options: Mapping[str, object], source: KeySource) -> Call
     return current
 
 
-def open_fsspec(uri: str, options: Mapping[str, object]) -> FsspecStorage:
-    """The store at a URI that fsspec supports. It accesses nothing yet.
+def open_fsspec(uri: str, options: Mapping[str, object], package: str) -> FsspecStorage:
+    """The store at a URI that fsspec supports, by the implementation of a package. It accesses nothing yet.
 
     Raises:
         ConfigError: the file system does not accept the options.
@@ -277,14 +277,14 @@ def open_fsspec(uri: str, options: Mapping[str, object]) -> FsspecStorage:
     """
     scheme = uri.partition(":")[0].lower()
     try:
-        fsspec.get_filesystem_class(scheme)
+        system = fsspec.get_filesystem_class(scheme)
     except (ImportError, ValueError):
-        raise UnsupportedError(f"fsspec's implementation of {scheme}:// locations is not installed", path=uri) from None
+        what = f"fsspec's implementation of {scheme}:// locations is not installed"
+        raise UnsupportedError(what, path=uri, hint=f"Run: pip install {package}") from None
     source = cast("KeySource | None", options.get(SOURCE))
     own = {name: value for name, value in options.items() if name != SOURCE}
     try:
         if source is not None:
-            system = fsspec.get_filesystem_class(scheme)
             return FsspecStorage(system, system._strip_protocol(uri), uri, _renewed(uri, own, source))
         system, root = fsspec.core.url_to_fs(uri, use_listings_cache=False, **own)
     except (ValueError, TypeError) as error:

@@ -104,11 +104,7 @@ def open_by_fsspec(uri: str, options: Options) -> Storage:
         raise UnsupportedError(
             f"{scheme}:// locations need fsspec, which is not installed", path=uri, hint=hint
         ) from None
-    try:
-        return open_fsspec(uri, options)
-    except UnsupportedError as error:
-        error.hint = f"Run: pip install {_PACKAGES[scheme]}"
-        raise
+    return open_fsspec(uri, options, _PACKAGES[scheme])
 
 
 _PACKAGES = {"gs": "gcsfs", "gcs": "gcsfs", "abfs": "adlfs", "abfss": "adlfs", "az": "adlfs"}
