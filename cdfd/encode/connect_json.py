@@ -12,9 +12,6 @@ from cdfd.encode.records import BARE, Headers
 from cdfd.encode.values import Rules
 from cdfd.errors import UnsupportedError
 
-MODES: Final = Modes("precise", "micros", "bytes")
-"""Forms of values as Debezium's connectors have them by default."""
-
 _VERSIONS: Final = {"io.debezium.connector.cdfd.Source": 1, "event.block": 1}
 """Versions of the envelope's structs, as Debezium has them."""
 

@@ -6,19 +6,15 @@ from functools import partial
 from typing import Final, Literal
 
 from cdfd.encode.arrow import RECORD_BYTES, ArrowRecords, Partitioner
-from cdfd.encode.avro.format import MODES as AVRO_MODES
 from cdfd.encode.avro.format import avro_format
 from cdfd.encode.cloudevents import CloudEventAttributes
-from cdfd.encode.connect_json import MODES as CONNECT_MODES
 from cdfd.encode.connect_json import ConnectJsonEncoding
 from cdfd.encode.debezium import DebeziumEncoder
 from cdfd.encode.encoding import EncodedRows, Encoding
 from cdfd.encode.headers import RowHeaders
 from cdfd.encode.json import JsonEncoding
-from cdfd.encode.json_schema import MODES as JSON_SCHEMA_MODES
 from cdfd.encode.json_schema import json_schema_format
 from cdfd.encode.kinds import Modes
-from cdfd.encode.protobuf.format import MODES as PROTOBUF_MODES
 from cdfd.encode.protobuf.format import protobuf_format
 from cdfd.encode.records import Origin, RecordEncoder
 from cdfd.encode.registered import Kind, MakeFormat, RegisteredEncoding, Registration
@@ -32,13 +28,13 @@ EncodingName = Literal["json", "json_schema", "connect_json", "avro", "protobuf"
 
 MODES: Final[Mapping[str, Modes]] = {
     "json": Modes(),
-    "json_schema": JSON_SCHEMA_MODES,
-    "connect_json": CONNECT_MODES,
-    "avro": AVRO_MODES,
-    "protobuf": PROTOBUF_MODES,
+    "json_schema": Modes(),
+    "connect_json": Modes("precise", "micros", "bytes"),
+    "avro": Modes("precise", "micros", "bytes"),
+    "protobuf": Modes("string", "connect", "bytes"),
     "arrow": Modes(),
 }
-"""Forms of values that each encoding has by default."""
+"""Forms of values that each encoding has by default: those that people read, or that Debezium, Avro and Protobuf have names for."""
 
 _SCHEMAS: Final[Mapping[str, Kind]] = {"json_schema": "JSON", "avro": "AVRO", "protobuf": "PROTOBUF"}
 _CONTENT_TYPES: Final = {"avro": b"application/avro", "protobuf": b"application/protobuf"}

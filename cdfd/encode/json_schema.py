@@ -16,14 +16,11 @@ from cdfd.encode.kinds import JSON, Kind, Modes, kind_of_shape
 from cdfd.encode.payload import Shape
 from cdfd.encode.registered import SchemaFormat
 
-MODES: Final = Modes("string", "iso", "base64")
-"""Forms of values that people read."""
-
 _DRAFT: Final = "http://json-schema.org/draft-07/schema#"
 _INTEGERS: Final = {"int8": 8, "int16": 16, "int32": 32, "int64": 64}
 
 
-def json_schema_format(shape: Shape, modes: Modes = MODES) -> SchemaFormat:
+def json_schema_format(shape: Shape, modes: Modes) -> SchemaFormat:
     """The format of records of one shape. `UnsupportedError` where a column is of a type that has no form in it."""
     document = {"$schema": _DRAFT, **_schema(kind_of_shape(shape, modes))}
     text = json.dumps(document, ensure_ascii=False, separators=(",", ":"))

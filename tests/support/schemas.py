@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
 
+from cdfd.encode.avro.format import avro_format
 from cdfd.encode.encoding import EncodedRows
+from cdfd.encode.formats import MODES
+from cdfd.encode.json_schema import json_schema_format
 from cdfd.encode.payload import Payload, Shape
+from cdfd.encode.protobuf.format import protobuf_format
 from cdfd.encode.registered import Kind, Registration, SchemaFormat
 
 
@@ -59,11 +64,16 @@ def payload_of(batch: pa.RecordBatch, name: str = "shop.orders.Value") -> Payloa
     return encoding.payload
 
 
+AVRO = partial(avro_format, modes=MODES["avro"])
+JSON_SCHEMA = partial(json_schema_format, modes=MODES["json_schema"])
+PROTOBUF = partial(protobuf_format, modes=MODES["protobuf"])
+
+
 class BatchEncoder:
     """Encodes batches of one schema, without a registry.
 
     Args:
-        make: of a shape, such as `avro_format`.
+        make: of a shape, such as `AVRO`.
         schema: of the batches.
         name: of records.
     """

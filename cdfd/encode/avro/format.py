@@ -31,9 +31,6 @@ from cdfd.runtime import compute as pc
 from cdfd.runtime.arrays import to_numpy
 from cdfd.trevni.avro_names import legal_path
 
-MODES = Modes("precise", "micros", "bytes")
-"""Forms of values that Avro has names for."""
-
 NULL, VALUE = b"\x00", b"\x02"
 """Branches of a union of null and another type."""
 
@@ -132,7 +129,7 @@ def _blocks(lists: pa.Array, items: pa.Array) -> Cell:
     return Nested([b""] * 4, cells, len(lists), None, nulls)
 
 
-def avro_format(shape: Shape, modes: Modes = MODES, earlier: Sequence[str] = (), *, names: bool = True) -> SchemaFormat:
+def avro_format(shape: Shape, modes: Modes, earlier: Sequence[str] = (), *, names: bool = True) -> SchemaFormat:
     """The format of records of one shape.
 
     Args:

@@ -36,9 +36,6 @@ from cdfd.runtime import compute as pc
 from cdfd.runtime.arrays import to_numpy
 from cdfd.trevni.avro_names import legal_path
 
-MODES = Modes("string", "connect", "bytes")
-"""Forms of values that Protobuf has types for."""
-
 _VARINT, _FIXED_64, _BYTES, _FIXED_32 = 0, 1, 2, 5
 _WIRE_TYPES: Final = {"float32": _FIXED_32, "float64": _FIXED_64, "string": _BYTES, "bytes": _BYTES}
 _NULL: Final = b""
@@ -174,9 +171,7 @@ def _repeat(lists: pa.Array, items: pa.Array) -> Cell:
     return Column(sequences(items, counts), (np.arange(len(lists)),), nulls_of(lists), null=_NULL)
 
 
-def protobuf_format(
-    shape: Shape, modes: Modes = MODES, earlier: Sequence[str] = (), *, key: bool = False
-) -> SchemaFormat:
+def protobuf_format(shape: Shape, modes: Modes, earlier: Sequence[str] = (), *, key: bool = False) -> SchemaFormat:
     """The format of records of one shape.
 
     Args:

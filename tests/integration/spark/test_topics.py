@@ -15,7 +15,6 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 import cdfd
-from cdfd.encode.avro.format import avro_format
 from cdfd.encode.debezium import DebeziumEncoder
 from cdfd.encode.formats import FormatChoice
 from cdfd.encode.records import Origin
@@ -28,7 +27,7 @@ from tests.support.kafka.fixtures import admin, broker, create, name, needs_brok
 from tests.support.kafka.shared import SharedBroker
 from tests.support.kafka.sinking import Place, rows
 from tests.support.schema_registry import Registry, serving
-from tests.support.schemas import BatchEncoder
+from tests.support.schemas import AVRO, BatchEncoder
 from tests.support.spark.topics import deliver, expected, write_rich
 
 __all__ = ["admin", "broker", "create", "name", "needs_broker", "topic"]
@@ -366,7 +365,7 @@ def test_a_wrong_record_is_named(
     read: Callable[..., DataFrame],
 ) -> None:
     create(name)
-    register.register(f"{name}-value", BatchEncoder(avro_format, rows(1).schema, f"{name}.Value").schema)
+    register.register(f"{name}-value", BatchEncoder(AVRO, rows(1).schema, f"{name}.Value").schema)
     with KafkaProducer(bootstrap_servers=broker.bootstrap_servers) as producer:
         for _, value in WRONG:
             producer.send(name, value)
@@ -391,7 +390,7 @@ def test_a_wrong_event_in_avro_is_named(
 ) -> None:
     create(name)
     shape = DebeziumEncoder(Origin("bench", name, "id", name)).shape(rows(1).schema)
-    number = register.register(f"{name}-value", avro_format(shape).schema, "AVRO")
+    number = register.register(f"{name}-value", AVRO(shape).schema, "AVRO")
     with KafkaProducer(bootstrap_servers=broker.bootstrap_servers) as producer:
         for frame in (number + 1000, number):
             producer.send(name, b"\0" + frame.to_bytes(4, "big") + b"\xff")

@@ -23,7 +23,7 @@ from cdfd.encode.kinds import Modes
 from cdfd.encode.records import Origin
 from cdfd.errors import DataError, UnsupportedError
 from cdfd.model.columns import CHANGE_COLUMNS, constant_type
-from tests.support.schemas import BatchEncoder, Catalog
+from tests.support.schemas import AVRO, BatchEncoder, Catalog
 from tests.support.typed_values import arrays, comparable, integers, values
 
 ORIGIN = Origin("shop", "orders", "table-id", "shop")
@@ -45,7 +45,7 @@ def read(encoder: BatchEncoder, batch: pa.RecordBatch) -> list[Any]:
 
 
 def encoder_of(batch: pa.RecordBatch) -> BatchEncoder:
-    return BatchEncoder(avro_format, batch.schema)
+    return BatchEncoder(AVRO, batch.schema)
 
 
 def column(array: pa.Array) -> list[Any]:
@@ -217,7 +217,7 @@ def test_invalid_utf8_is_an_error_that_names_the_column() -> None:
 def test_types_that_avro_does_not_have(kind: pa.DataType) -> None:
     for outer in (kind, pa.list_(kind), pa.struct([("x", kind)]), pa.map_(pa.int32(), kind)):
         with pytest.raises(UnsupportedError, match=r"column v: values of the type .* have no form"):
-            BatchEncoder(avro_format, pa.schema([("v", outer)]), "shop.Value")
+            BatchEncoder(AVRO, pa.schema([("v", outer)]), "shop.Value")
 
 
 def test_a_null_in_a_change_column() -> None:
@@ -268,12 +268,12 @@ def test_schema_of_each_type_is_that_of_avro() -> None:
         "_commit_timestamp": moment,
         "_change_ordinal": "long",
     }
-    encoder = BatchEncoder(avro_format, schema, "shop.order-lines.Value")
+    encoder = BatchEncoder(AVRO, schema, "shop.order-lines.Value")
     assert json.loads(encoder.schema) == record("Value", **types_of) | {
         "namespace": "shop.order_lines",
         "connect.name": "shop.order-lines.Value",
     }
-    assert BatchEncoder(avro_format, schema, "shop.order-lines.Value").schema == encoder.schema
+    assert BatchEncoder(AVRO, schema, "shop.order-lines.Value").schema == encoder.schema
 
 
 def record(name: str, **fields: Any) -> dict[str, Any]:
@@ -291,7 +291,7 @@ def test_names_that_avro_does_not_allow() -> None:
     inner = pa.struct([("x y", pa.int32())])
     names = ["größe", "gr__e", "2x", "", "a b", "a-b", "ok", "a_b"]
     batch = pa.record_batch([pa.array([{"x y": number}], inner) for number in range(len(names))], names=names)
-    encoder = BatchEncoder(avro_format, batch.schema, "1.shop.a-b.Value")
+    encoder = BatchEncoder(AVRO, batch.schema, "1.shop.a-b.Value")
     document = json.loads(encoder.schema)
     fields = document["fields"]
     assert document["namespace"] == "_1.shop.a_b"
@@ -304,7 +304,7 @@ def test_names_that_avro_does_not_allow() -> None:
 @given(st.lists(st.text(max_size=5), min_size=1, max_size=6))
 def test_any_names_make_a_schema(names: list[str]) -> None:
     schema = pa.schema([(name, pa.struct([(name, pa.struct([("x", pa.int32())]))])) for name in names])
-    document = json.loads(BatchEncoder(avro_format, schema, f"{names[0]}.Value").schema)
+    document = json.loads(BatchEncoder(AVRO, schema, f"{names[0]}.Value").schema)
     fastavro.parse_schema(document)
     assert all(re.fullmatch("[A-Za-z_][A-Za-z0-9_]*", field["name"]) for field in document["fields"])
 
@@ -354,16 +354,16 @@ def test_names_that_become_equal_stay_with_their_columns() -> None:
 )
 def test_earlier_schemas_of_others_have_no_names(earlier: str) -> None:
     schema = pa.schema([("größe", pa.int64())])
-    expected = BatchEncoder(avro_format, schema).schema
-    assert BatchEncoder(lambda shape: avro_format(shape, earlier=[earlier]), schema).schema == expected
+    expected = BatchEncoder(AVRO, schema).schema
+    assert BatchEncoder(lambda shape: AVRO(shape, earlier=[earlier]), schema).schema == expected
 
 
 def test_a_description_of_a_field_is_no_name() -> None:
     schema = pa.schema([("größe", pa.int64()), ("id", pa.int64())])
-    own = BatchEncoder(avro_format, schema).schema
+    own = BatchEncoder(AVRO, schema).schema
     described = own.replace('"name":"id",', '"name":"id","doc":"Number of the order",')
     assert described != own
-    assert BatchEncoder(lambda shape: avro_format(shape, earlier=[described]), schema).schema == own
+    assert BatchEncoder(lambda shape: AVRO(shape, earlier=[described]), schema).schema == own
 
 
 # Framing

@@ -22,7 +22,7 @@ from cdfd.encode.kinds import Modes
 from cdfd.encode.records import Records
 from cdfd.errors import UnsupportedError
 from tests.support.sampling import stride
-from tests.support.schemas import BatchEncoder, payload_of
+from tests.support.schemas import JSON_SCHEMA, BatchEncoder, payload_of
 from tests.support.typed_values import arrays
 
 pytestmark = pytest.mark.usefixtures("kernels")
@@ -174,7 +174,7 @@ def test_a_type_that_connect_does_not_have_names_the_column() -> None:
 
 
 def test_json_schema_refuses_a_value_of_another_type() -> None:
-    encoder = BatchEncoder(json_schema_format, pa.schema([("n", pa.int16()), ("at", pa.timestamp("us", "UTC"))]))
+    encoder = BatchEncoder(JSON_SCHEMA, pa.schema([("n", pa.int16()), ("at", pa.timestamp("us", "UTC"))]))
     validator = jsonschema.Draft7Validator(json.loads(encoder.schema))
     validator.validate({"n": 5, "at": "2026-01-01T00:00:00.000000Z"})
     for wrong in ({"n": "5"}, {"n": 2**15}, {"n": 1.5}, {"at": 5}):
@@ -192,7 +192,7 @@ def test_keys_that_are_no_numbers_are_nulls_that_both_schemas_allow(kind: pa.Dat
     (document,) = connect_documents(batch, Modes())
     keys = struct.pack("<d", 0.5)
     assert converted(document["schema"], document["payload"]) == {"c0": [(None, 1), (None, 2), (keys, 3)]}
-    encoder = BatchEncoder(json_schema_format, batch.schema)
+    encoder = BatchEncoder(JSON_SCHEMA, batch.schema)
     (row,) = map(json.loads, encoder.rows(batch).to_pylist())
     jsonschema.Draft7Validator(json.loads(encoder.schema)).validate(row)
     assert [entry["key"] for entry in row["c0"]] == [None, None, 0.5]
@@ -201,7 +201,7 @@ def test_keys_that_are_no_numbers_are_nulls_that_both_schemas_allow(kind: pa.Dat
 def test_times_that_name_entries_are_properties_of_an_object() -> None:
     at = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
     batch = batch_of([pa.array([[(at, 1)]], pa.map_(pa.timestamp("us", "UTC"), pa.int64()))])
-    encoder = BatchEncoder(json_schema_format, batch.schema)
+    encoder = BatchEncoder(JSON_SCHEMA, batch.schema)
     (row,) = map(json.loads, encoder.rows(batch).to_pylist())
     jsonschema.Draft7Validator(json.loads(encoder.schema)).validate(row)
     assert row == {"c0": {"2026-01-01T00:00:00.000000Z": 1}}

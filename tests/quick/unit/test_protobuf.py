@@ -16,13 +16,12 @@ from pyarrow import types
 
 from cdfd.encode.formats import EncoderOptions, FormatChoice, keys_of
 from cdfd.encode.kinds import Modes
-from cdfd.encode.protobuf.format import protobuf_format
 from cdfd.encode.protobuf.schema import field_name, fields_of
 from cdfd.encode.records import Origin
 from cdfd.errors import DataError, UnsupportedError
 from cdfd.model.columns import CHANGE_NAMES
 from tests.support.protobuf import message_type, parse
-from tests.support.schemas import BatchEncoder, Catalog
+from tests.support.schemas import PROTOBUF, BatchEncoder, Catalog
 from tests.support.typed_values import arrays
 
 pytestmark = pytest.mark.usefixtures("kernels")
@@ -38,7 +37,7 @@ def numbers_of(schema: str) -> dict[str, dict[str, int]]:
 
 
 def encoder_of(batch: pa.RecordBatch, **options: Any) -> BatchEncoder:
-    return BatchEncoder(lambda shape: protobuf_format(shape, **options), batch.schema)
+    return BatchEncoder(lambda shape: PROTOBUF(shape, **options), batch.schema)
 
 
 def read(batch: pa.RecordBatch) -> list[dict[str, Any]]:
@@ -133,7 +132,7 @@ def test_years_beyond_those_of_a_calendar_are_seconds_as_they_are() -> None:
 @pytest.mark.parametrize("topic", ["shop.google.orders", "shop.google", "google.orders"])
 def test_topic_may_have_the_name_of_a_package_of_protobuf(topic: str) -> None:
     batch = pa.record_batch([pa.array([1, None], pa.timestamp("us", "UTC"))], names=["at"])
-    encoder = BatchEncoder(protobuf_format, batch.schema, f"{topic}.Value")
+    encoder = BatchEncoder(PROTOBUF, batch.schema, f"{topic}.Value")
     first, second = (parse(encoder.schema, value) for value in encoder.rows(batch).to_pylist())
     assert first.at.nanos == 1_000
     assert not second.HasField("at")
@@ -259,7 +258,7 @@ def test_messages_stay_with_their_columns(columns: dict[str, pa.DataType]) -> No
     messages = []
     for names in ((first, second), (second, first), (second,), (first,), (first, second)):
         schema = pa.schema([(name, columns[name]) for name in names])
-        encoder = BatchEncoder(partial(protobuf_format, earlier=tuple(earlier)), schema)
+        encoder = BatchEncoder(partial(PROTOBUF, earlier=tuple(earlier)), schema)
         earlier.append(encoder.schema)
         fields = message_type(encoder.schema).DESCRIPTOR.fields
         messages.append({field.json_name: field.message_type.name for field in fields})
@@ -322,7 +321,7 @@ def test_a_schema_of_another_topic_is_refused() -> None:
 def test_any_names_make_a_schema_that_has_them(names: list[str]) -> None:
     kind = pa.struct([("value", pa.list_(pa.map_(pa.string(), pa.int32())))])
     schema = pa.schema([(name, kind) for name in names])
-    text = BatchEncoder(protobuf_format, schema).schema
+    text = BatchEncoder(PROTOBUF, schema).schema
     assert [field.json_name for field in message_type(text).DESCRIPTOR.fields] == names
 
 
@@ -361,7 +360,7 @@ def test_words_of_the_language_are_names() -> None:
     words += ["inf", "syntax", "package", "extensions", "to", "max", "value", "key", "google", "Value"]
     for kind in (pa.int64(), pa.struct([("option", pa.list_(pa.string()))]), pa.timestamp("us", "UTC")):
         schema = pa.schema([(word, kind) for word in words])
-        text = BatchEncoder(protobuf_format, schema, "shop.message.Value").schema
+        text = BatchEncoder(PROTOBUF, schema, "shop.message.Value").schema
         assert [field.json_name for field in message_type(text).DESCRIPTOR.fields] == words
 
 
