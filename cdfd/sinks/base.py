@@ -234,7 +234,12 @@ class Sink(JobSink, ABC):
         Raises:
             SinkError: the sink cannot move to the position.
         """
-        raise UnsupportedError(_NO_CONTROL)
+        if not self.stores_control:
+            raise UnsupportedError(_NO_CONTROL)
+        position = await self.last_position()
+        assert position is not None
+        async with aborting(await self.begin(position)) as delivery:
+            await delivery.commit_control(control, to)
 
     async def begin_chunk(self, position: Position, version: Version) -> Delivery:
         """Start to deliver rows of `version`, the last one that is delivered. `commit_control` ends it, and the position stays."""

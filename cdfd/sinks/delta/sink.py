@@ -73,8 +73,7 @@ class DeltaSink(TargetSink):
             raise SinkError(
                 f"the target is at version {current.version} and cannot go back", hint="Deliver into another target"
             )
-        delivery = await self.begin(current)
-        await delivery.commit_control(control, to)
+        await super().set_control(control, to)
 
     async def begin_chunk(self, position: Position, version: Version) -> DeltaDelivery:
         """Start to write rows of an incremental snapshot; see the port."""

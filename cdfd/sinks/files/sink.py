@@ -91,8 +91,7 @@ class FilesSink(Sink):
             raise SinkError(
                 f"the folder is at {at} and cannot go back", hint="Move the table while the daemon is stopped"
             )
-        delivery = await self.begin(current)
-        await delivery.commit_control(control, to)
+        await super().set_control(control, to)
 
     async def begin_chunk(self, position: Position, version: Version) -> FileDelivery:
         """Start a file with rows of an incremental snapshot; see the port."""

@@ -165,13 +165,6 @@ class KafkaSink(Sink):
         """The control of the last committed delivery; see the port."""
         return EMPTY if self.progress is None else self.progress.control
 
-    async def set_control(self, control: Control, to: Position | None = None) -> None:
-        """Write a progress record; see the port."""
-        position = await self.last_position()
-        assert position is not None
-        async with aborting(await self.begin(position)) as delivery:
-            await delivery.commit_control(control, to)
-
     async def begin_chunk(self, position: Position, version: Version) -> KafkaDelivery:
         """Start a transaction that leaves the position where it is; see the port."""
         delivery = await self.begin(position)
