@@ -254,8 +254,8 @@ def run_in_order(
         pool.close()
 
 
-def map_in_order(function: Callable[[A], B], items: Iterable[A], *, workers: int, queued: int = 1) -> Iterator[B]:
-    """`function` of each item, in order: `workers` run at a time, and at most `workers + queued` are finished or running.
+def map_in_order(function: Callable[[A], B], items: Iterable[A], *, workers: int) -> Iterator[B]:
+    """`function` of each item, in order: `workers` run at a time, and at most `workers + 1` are finished or running.
 
     The first error is raised after all results that come before it.
     """
@@ -271,7 +271,7 @@ def map_in_order(function: Callable[[A], B], items: Iterable[A], *, workers: int
                 try:
                     for task in _with_error(partial(function, item) for item in items):
                         waiting.append(pool.submit(task))
-                        while len(waiting) >= workers + queued or (waiting and waiting[0].done()):
+                        while len(waiting) > workers or (waiting and waiting[0].done()):
                             yield waiting.popleft().result()
                     while waiting:
                         yield waiting.popleft().result()

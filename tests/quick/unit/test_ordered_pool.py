@@ -283,9 +283,9 @@ class TestMapped:
                 taken.append(number)
                 yield number
 
-        results = map_in_order(lambda n: n, items(), workers=workers, queued=2)
+        results = map_in_order(lambda n: n, items(), workers=workers)
         assert next(results) == 0
-        assert len(taken) <= workers + 2
+        assert len(taken) <= workers + 1
         results.close()  # type: ignore[attr-defined]
 
     def test_closing_closes_the_items(self, workers: int) -> None:
