@@ -36,11 +36,8 @@ _logger = logging.getLogger("stderr")
 
 
 @contextmanager
-def log_standard_error(program: str) -> Iterator[int | None]:
+def log_standard_error() -> Iterator[int | None]:
     """A file descriptor for the standard error of a process that starts in the block. A thread logs its lines, as warnings of `stderr`.
-
-    Args:
-        program: the name of the process, for the lines.
 
     Returns:
         The descriptor, which is valid in the block; None if logs are not JSON, where other lines do no harm.
@@ -49,8 +46,8 @@ def log_standard_error(program: str) -> Iterator[int | None]:
         yield None
         return
     reading, writing = os.pipe()
-    output = _ChildOutput(reading, program)
-    Thread(target=output.run, name=f"stderr-{program}", daemon=True).start()
+    output = _ChildOutput(reading)
+    Thread(target=output.run, name="stderr-spark", daemon=True).start()
     try:
         yield writing
     finally:
@@ -63,11 +60,9 @@ class _ChildOutput:
 
     Attributes:
         pipe: its end to read from, which `run` closes.
-        program: the name of the process.
     """
 
     pipe: int
-    program: str
     _begun: bytes = field(default=b"", init=False)
     _reading: Lock = field(default_factory=Lock, init=False)
 
@@ -103,7 +98,7 @@ class _ChildOutput:
 
     def _log(self, line: bytes) -> None:
         if text := line.decode(errors="replace").strip():
-            _logger.warning("%s", text, extra={"program": self.program})
+            _logger.warning("%s", text, extra={"program": "spark"})
 
 
 log = logging.getLogger("cdfd.spark")
@@ -285,7 +280,7 @@ def _start_jvm(settings: SparkEngine, options: Mapping[str, str]) -> None:
     conf = SparkConf().setAll([*options.items(), *((name, value.reveal()) for name, value in settings.conf.items())])
     if settings.master is not None:
         conf.setMaster(settings.master)
-    with log_standard_error("spark") as standard_error:
+    with log_standard_error() as standard_error:
         if standard_error is not None:
             SparkContext._gateway = launch_gateway(conf, {"stderr": standard_error})  # type: ignore[no-untyped-call]
             SparkContext._jvm = SparkContext._gateway.jvm

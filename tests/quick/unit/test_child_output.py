@@ -11,7 +11,7 @@ from cdfd.runtime import logs
 from cdfd.spark.engine.sessions import log_standard_error
 
 logs.set_up(sys.argv[1])
-with log_standard_error("child") as stream:
+with log_standard_error() as stream:
     child = subprocess.Popen([sys.executable, "-c", sys.argv[2]], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stream)
 assert child.stdout.read(1) == b"."
 {end}
@@ -33,7 +33,7 @@ def output_of(format: str, end: str = "") -> list[str]:
 
 def test_each_line_is_an_object_and_none_is_lost_at_the_end() -> None:
     written = [json.loads(line) for line in output_of("json")]
-    assert {(line["level"], line["logger"], line["program"]) for line in written} == {("warning", "stderr", "child")}
+    assert {(line["level"], line["logger"], line["program"]) for line in written} == {("warning", "stderr", "spark")}
     messages = [line["message"] for line in written]
     assert messages[:2] == ["plain", '{"json": 1}']
     assert messages[-1] == "no end"
