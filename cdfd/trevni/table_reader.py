@@ -119,7 +119,7 @@ BATCH_ROWS = 65_536
 """Rows of a batch, at most."""
 
 
-class TableReader:
+class TableReader(Reader):
     """Reads rows of a file.
 
     Args:
@@ -130,8 +130,7 @@ class TableReader:
     """
 
     def __init__(self, source: Source) -> None:
-        self.reader = Reader(source)
-        self.metadata = self.reader.metadata
+        super().__init__(source)
         self.shape = shape_of(self.metadata)
 
     @cached_property
@@ -178,7 +177,7 @@ class TableReader:
         """
         schema = arrow_schema(shape, self.metadata)
         widths = dict(widths_of(shape))
-        windows = self.reader.windows(
+        windows = self.windows(
             widths, start, end, most=rows, widths=widths, load_bytes=load_bytes, most_bytes=most_bytes, run=run
         )
         for window in windows:
@@ -207,7 +206,7 @@ class TableReader:
         if not isinstance(leaf, Leaf) or not self.metadata.columns[leaf.column].values:
             hint = "Write the file with first_values"
             raise ConfigError(f"there is no column {name!r:.100} with first values", hint=hint)
-        table = self.reader.blocks(leaf.column)
+        table = self.blocks(leaf.column)
         if not len(table):
             return 0
         assert table.first_values is not None
@@ -221,7 +220,7 @@ class TableReader:
         row, end = (int(each) for each in table.first_rows[block : block + 2])
         if row == end:
             return row
-        reader = ColumnReader(self.reader.source, table, block, row, runs=self.metadata.runs)
+        reader = ColumnReader(self.source, table, block, row, runs=self.metadata.runs)
         reader.load(end)
         values: Any = reader.take(end, end - row).values
         return row + bisect_left(values, wanted, key=lambda each: order(each.as_py()))

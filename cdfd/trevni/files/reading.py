@@ -133,11 +133,11 @@ class TrevniFile:
         with self._naming():
             shape = self._reader.select(columns)
             # Empty arrays and nulls may take no bytes.
-            size = self._reader.reader.source.size
+            size = self._reader.source.size
             weight = (end - start) * max(1, width_of(shape) // ROW_BYTES)
             most = UNBACKED_ROWS + ROWS_PER_BYTE * size
             # Blocks of equal values are small, and have all values once they are decompressed.
-            blocks = self._reader.reader.blocks
+            blocks = self._reader.blocks
             if weight > most and weight > sum(blocks(column).num_values for column, _ in widths_of(shape)):
                 what = f"the file has {size} bytes for {self.num_rows} rows"
                 raise TrevniError(what, hint="Read it in batches if you trust it")
@@ -167,7 +167,7 @@ class TrevniFile:
             if column not in range(self.metadata.num_columns):
                 hint = f"The file has {self.metadata.num_columns} physical columns, from 0 on"
                 raise ConfigError(f"there is no physical column {column!r:.100}", hint=hint)
-            return self._reader.reader.blocks(column)
+            return self._reader.blocks(column)
 
     def close(self) -> None:
         """Close the file, unless it was open already. Then nothing more is read."""

@@ -222,7 +222,7 @@ def test_some_rows_read_the_blocks_that_have_them_alone() -> None:
     trevni.write_table(table, file, codec="null", block_bytes=4096)
     counting = Counting(file.getvalue())
     reader = TableReader(counting.source)
-    blocks = reader.reader.blocks(0)
+    blocks = reader.blocks(0)
     counting.read = []
     [batch] = list(reader.batches(reader.shape, 50_000, 50_010))
     assert batch["n"].to_pylist() == list(range(50_000, 50_010))
