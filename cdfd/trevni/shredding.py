@@ -1,5 +1,6 @@
 """Arrow arrays -> the lengths and values of physical columns, by a walk over the shape of rows."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -15,80 +16,76 @@ from cdfd.trevni.values.lengths import Numbers, sums
 from cdfd.trevni.values.value_types import ARROW, ValueType
 
 
-def shred(shape: Shape, rows: Any, columns: int) -> list[ColumnRows]:
+def shred(shape: Shape, rows: Any) -> list[ColumnRows]:
     """The columns of rows.
 
     Args:
         shape: of the rows.
         rows: an array; records are structs.
-        columns: how many there are.
 
     Raises:
         DataError: a value is null and must not be, or is too large for its column.
     """
-    shredder = _Shredder(columns)
-    shredder.shape(shape, rows, np.arange(len(rows) + 1), "")
-    return [column for column in shredder.columns if column is not None]
+    columns = dict(_columns(shape, rows, np.arange(len(rows) + 1), ""))
+    return [columns[number] for number in sorted(columns)]
 
 
-class _Shredder:
-    """Collects the columns. `entries` says how many values are before each row, at the place of the walk."""
-
-    def __init__(self, columns: int) -> None:
-        self.columns: list[ColumnRows | None] = [None] * columns
-
-    def shape(self, shape: Shape, values: Any, entries: Numbers, name: str) -> None:
-        if not isinstance(shape, Union) and values.null_count and not pa.types.is_null(values.type):
-            raise DataError(f"column {name} has nulls, and its type in the file has none")
-        match shape:
-            case Leaf():
-                self.columns[shape.column] = ColumnRows(None, physical(shape, values, name), entries)
-            case Record(fields):
-                for number, field in enumerate(fields):
-                    inside = f"{name}.{field.name}" if name else field.name
-                    self.shape(field.shape, values.field(number), entries, inside)
-            case Array():
-                if shape.entries is not None:
-                    lengths, keys, items = _map_parts(values)
-                    rows: Any = pa.StructArray.from_arrays([keys, items], names=["key", "value"])
-                else:
-                    lengths, rows = pc.list_value_length(values).to_numpy().astype(np.int64), values.flatten()
-                self._items(shape, shape.items, lengths, rows, entries, f"{name}.element")
-            case Map():
+def _columns(shape: Shape, values: Any, entries: Numbers, name: str) -> Iterator[tuple[int, ColumnRows]]:
+    """The columns of values, with their numbers. `entries` says how many values are before each row."""
+    if not isinstance(shape, Union) and values.null_count and not pa.types.is_null(values.type):
+        raise DataError(f"column {name} has nulls, and its type in the file has none")
+    match shape:
+        case Leaf():
+            yield shape.column, ColumnRows(None, physical(shape, values, name), entries)
+        case Record(fields):
+            for number, field in enumerate(fields):
+                inside = f"{name}.{field.name}" if name else field.name
+                yield from _columns(field.shape, values.field(number), entries, inside)
+        case Array():
+            if shape.entries is not None:
                 lengths, keys, items = _map_parts(values)
-                self.columns[shape.column] = ColumnRows(lengths, pa.nulls(int(lengths.sum())), entries)
-                before = sums(lengths)[entries]
-                self.shape(shape.key, keys, before, f"{name}.key")
-                self.shape(shape.value, items, before, f"{name}.value")
-            case Union():
-                if shape.optional is not None:
-                    # 1 for each value, 0 for each null; and the values that are not null.
-                    lengths, present = np.ones(len(values), np.int64), values
-                    if values.null_count:
-                        valid = values.is_valid()
-                        lengths, present = valid.to_numpy(zero_copy_only=False).astype(np.int64), values.filter(valid)
-                    self._items(shape.optional, shape.optional.shape, lengths, present, entries, name)
-                    return
-                codes, offsets = values.type_codes.to_numpy(), values.offsets
-                for number, branch in enumerate(shape.branches):
-                    if branch is None:
-                        continue
-                    chosen = codes == values.type.type_codes[number]
-                    items = values.field(number).take(offsets.filter(array_of(chosen)))
-                    self._items(branch, branch.shape, chosen.astype(np.int64), items, entries, f"{name}.{branch.name}")
+                rows: Any = pa.StructArray.from_arrays([keys, items], names=["key", "value"])
+            else:
+                lengths, rows = pc.list_value_length(values).to_numpy().astype(np.int64), values.flatten()
+            yield from _items(shape, shape.items, lengths, rows, entries, f"{name}.element")
+        case Map():
+            lengths, keys, items = _map_parts(values)
+            yield shape.column, ColumnRows(lengths, pa.nulls(int(lengths.sum())), entries)
+            before = sums(lengths)[entries]
+            yield from _columns(shape.key, keys, before, f"{name}.key")
+            yield from _columns(shape.value, items, before, f"{name}.value")
+        case Union():
+            if shape.optional is not None:
+                # 1 for each value, 0 for each null; and the values that are not null.
+                lengths, present = np.ones(len(values), np.int64), values
+                if values.null_count:
+                    valid = values.is_valid()
+                    lengths, present = valid.to_numpy(zero_copy_only=False).astype(np.int64), values.filter(valid)
+                yield from _items(shape.optional, shape.optional.shape, lengths, present, entries, name)
+                return
+            codes, offsets = values.type_codes.to_numpy(), values.offsets
+            for number, branch in enumerate(shape.branches):
+                if branch is None:
+                    continue
+                chosen = codes == values.type.type_codes[number]
+                items = values.field(number).take(offsets.filter(array_of(chosen)))
+                yield from _items(
+                    branch, branch.shape, chosen.astype(np.int64), items, entries, f"{name}.{branch.name}"
+                )
 
-    def _items(
-        self, array: Array | Branch, shape: Shape, lengths: Numbers, items: Any, entries: Numbers, name: str
-    ) -> None:
-        """An array column, and the columns of its items, which have a shape."""
-        if array.inner:
-            assert isinstance(shape, Leaf)
-            if items.null_count and not pa.types.is_null(items.type):
-                raise DataError(f"column {name} has nulls, and its type in the file has none")
-            self.columns[array.column] = ColumnRows(lengths, physical(shape, items, name), entries)
-        else:
-            self.columns[array.column] = ColumnRows(lengths, pa.nulls(int(lengths.sum())), entries)
-            self.shape(shape, items, sums(lengths)[entries], name)
+
+def _items(
+    array: Array | Branch, shape: Shape, lengths: Numbers, items: Any, entries: Numbers, name: str
+) -> Iterator[tuple[int, ColumnRows]]:
+    """An array column, and the columns of its items, which have a shape."""
+    if array.inner:
+        assert isinstance(shape, Leaf)
+        if items.null_count and not pa.types.is_null(items.type):
+            raise DataError(f"column {name} has nulls, and its type in the file has none")
+        yield array.column, ColumnRows(lengths, physical(shape, items, name), entries)
+    else:
+        yield array.column, ColumnRows(lengths, pa.nulls(int(lengths.sum())), entries)
+        yield from _columns(shape, items, sums(lengths)[entries], name)
 
 
 def _map_parts(values: Any) -> tuple[Numbers, Any, Any]:

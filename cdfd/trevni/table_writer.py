@@ -81,7 +81,6 @@ class TableWriter:
             )
             for column in columns
         ]
-        self._num_columns = len(chosen)
         self._writer = FileWriter(
             chosen,
             store,
@@ -131,7 +130,7 @@ class TableWriter:
         for batch in table.to_batches(max_chunksize=rows):
             count = batch.num_rows
             struct = pa.Array.from_buffers(pa.struct(list(batch.schema)), count, [None], children=batch.columns)
-            self._writer.write(count, shred(self._shape, struct, self._num_columns), run)
+            self._writer.write(count, shred(self._shape, struct), run)
         self._writing = False
 
     def finish(self, run: Run = run_all) -> Iterable[bytes | memoryview]:
