@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 class Subscription:
     """One listener of one folder."""
 
-    def __init__(self, folder: _Folder, accepts: Callable[[str], bool], changed: asyncio.Event) -> None:
+    def __init__(
+        self, events: FileEvents, folder: _Folder, accepts: Callable[[str], bool], changed: asyncio.Event
+    ) -> None:
+        self._events = events
         self._folder = folder
         self._accepts = accepts
         self._changed = changed
@@ -33,7 +36,7 @@ class Subscription:
 
     def close(self) -> None:
         """Stop listening."""
-        self._folder.leave(self)
+        self._events.leave(self._folder, self)
 
     def notify(self, name: str | None) -> None:
         """Set the event in its loop if the name is of interest; None for the folder itself. From any thread."""
@@ -52,15 +55,11 @@ class _Folder:
 
     watch: ObservedWatch
 
-    def __init__(self, path: str, identity: tuple[int, int], leave: Callable[[_Folder, Subscription], None]) -> None:
+    def __init__(self, path: str, identity: tuple[int, int]) -> None:
         self.path = path
         self.identity = identity
         self.removed = False
         self.listeners: frozenset[Subscription] = frozenset()
-        self._leave = leave
-
-    def leave(self, listener: Subscription) -> None:
-        self._leave(self, listener)
 
     def handle(self, path: str, folder_deleted: bool) -> None:
         if path == self.path:
@@ -97,7 +96,7 @@ class FileEvents:
             folder = self._folders.get(path)
             if folder is None or folder.removed or folder.identity != (stat.st_dev, stat.st_ino):
                 folder = self._open(path, (stat.st_dev, stat.st_ino))
-            subscription = Subscription(folder, accepts, changed)
+            subscription = Subscription(self, folder, accepts, changed)
             folder.listeners |= {subscription}
             return subscription
 
@@ -125,12 +124,13 @@ class FileEvents:
             # watchdog identifies folders by path: while the old one is scheduled, the new one is not watched.
             replaced.removed = True
             self._observer.unschedule(replaced.watch)
-        folder = _Folder(path, identity, self._leave)
+        folder = _Folder(path, identity)
         folder.watch = self._observer.schedule(Handler(folder.handle), path, event_filter=EVENTS)
         self._folders[path] = folder
         return folder
 
-    def _leave(self, folder: _Folder, subscription: Subscription) -> None:
+    def leave(self, folder: _Folder, subscription: Subscription) -> None:
+        """Stop the events of a folder for one listener; see `Subscription.close`."""
         with self._lock:
             folder.listeners -= {subscription}
             if folder.listeners or self._folders.get(folder.path) is not folder:
