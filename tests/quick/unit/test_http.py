@@ -27,6 +27,7 @@ from cdfd.daemon.http.status import Status
 from cdfd.errors import ConfigError, ListenError, SinkError, StorageError
 from tests.support.manual_time import ManualClock
 from tests.support.statuses import NOW_MS, PASSWORD, at, configuration, samples, version
+from tests.support.threads import observe_threads
 
 ANY_PORT = Http(listen=Listen("127.0.0.1", 0))
 PATHS = ("/", "/metrics", "/healthz", "/readyz", "/status", "/overview", "/overview/table?name=orders")
@@ -93,6 +94,13 @@ async def test_status_with_the_configuration() -> None:
         assert code == 200
         assert document["configuration"]["sink"]["security"]["username"] == "u"
         assert list(document["tables"]) == ["orders", "customers"]
+
+
+async def test_the_text_of_the_status_is_written_beside_the_deliveries(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads = observe_threads(monkeypatch, server, "as_json")
+    async with serving() as client:
+        assert (await client.get("/status"))[0] == 200
+    assert threads == [True]
 
 
 async def test_no_page_has_the_password() -> None:
