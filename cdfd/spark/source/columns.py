@@ -81,7 +81,7 @@ def chosen_names(schema: TableSchema, user_schema: spark.StructType) -> tuple[st
     """The columns of a schema that the user gives, in the table's spelling.
 
     Raises:
-        ConfigError: a column is missing, or has another type.
+        ConfigError: a column is missing, has another type, or may be null and is not nullable in the given schema.
     """
     by_name = {name.lower(): name for name in (*CHANGE_FIELDS, *schema.names)}
     names = []
@@ -97,8 +97,33 @@ def chosen_names(schema: TableSchema, user_schema: spark.StructType) -> tuple[st
                 f"{field.dataType.simpleString():.200}",
                 hint="Omit the schema, or cast the column after you read it",
             )
+        column = schema.find((name,))
+        if column is not None and (
+            (column.nullable and not field.nullable) or _forbids_nulls(field.dataType, column.type)
+        ):
+            raise ConfigError(
+                f"column {name!r:.200} may have nulls, but not by the requested schema",
+                hint="Omit NOT NULL (`nullable=False`): Spark would read other values instead of nulls",
+            )
         names.append(name)
     return tuple(names)
+
+
+def _forbids_nulls(rows: spark.DataType, table: DataType) -> bool:
+    """Whether a type has no nulls at a place where the same type of a table may have some."""
+    match rows, table:
+        case spark.StructType(), StructType():
+            return any(
+                (own.nullable and not child.nullable) or _forbids_nulls(child.dataType, own.type)
+                for child, own in zip(rows, table, strict=True)
+            )
+        case spark.ArrayType(), ArrayType():
+            forbidden = table.contains_null and not rows.containsNull
+            return forbidden or _forbids_nulls(rows.elementType, table.element)
+        case spark.MapType(), MapType():
+            forbidden = table.value_contains_null and not rows.valueContainsNull
+            return forbidden or _forbids_nulls(rows.valueType, table.value) or _forbids_nulls(rows.keyType, table.key)
+    return False
 
 
 def _nullable(kind: spark.DataType) -> spark.DataType:

@@ -143,6 +143,25 @@ def test_columns_that_are_chosen() -> None:
         Target.of(SCHEMA, 3, chosen("lists"))
 
 
+@pytest.mark.parametrize(
+    ("name", "kind", "nullable"),
+    [
+        ("m", spark.DecimalType(9, 2), False),
+        ("LIST", spark.ArrayType(spark.StringType(), containsNull=False), True),
+        (
+            "map",
+            spark.MapType(spark.StringType(), spark.StructType().add("v", "string"), valueContainsNull=False),
+            True,
+        ),
+        ("map", spark.MapType(spark.StringType(), spark.StructType().add("v", "string", False)), True),
+    ],
+)
+def test_a_schema_without_the_nulls_of_the_table(name: str, kind: spark.DataType, nullable: bool) -> None:
+    """Spark would read a struct whose fields are all null as null, and fail for a number."""
+    with pytest.raises(ConfigError, match=r"may have nulls.*Omit NOT NULL"):
+        Target.of(SCHEMA, 3, None, spark.StructType().add(name, kind, nullable))
+
+
 def test_a_schema_that_is_given() -> None:
     schema = spark.StructType().add("ID", "long", False).add("_change_ordinal", "long")
     target = Target.of(SCHEMA, 3, None, schema)
