@@ -6,6 +6,7 @@ from cdfd.delta.header import Header
 from cdfd.delta.types.column_mapping import MAX_ID
 from cdfd.delta.types.datatypes import fields_in
 from cdfd.delta.types.schema import ColumnMappingMode, TableSchema
+from cdfd.errors import GapError, NotFoundError
 from cdfd.log.log import DeltaLog
 from cdfd.plan.reconciliation import with_replaced
 
@@ -25,6 +26,7 @@ async def schemas_between(log: DeltaLog, first: int, last: Header) -> list[Table
     Only metadata say which column replaced which one, also by RESTORE, which creates none. So the entries of the range are read.
 
     Raises:
+        GapError: an entry is no longer in the log.
         CdfdError: see `DeltaLog.header` and `DeltaLog.entry`.
     """
     if not may_have_replaced(last):
@@ -32,7 +34,15 @@ async def schemas_between(log: DeltaLog, first: int, last: Header) -> list[Table
     before = await (log.header_before(first) if first > 0 else log.header(0))
     schemas = [before.schema]
     for version in range(first, last.version):
-        metadata = (await log.entry(version)).commit.metadata
+        try:
+            metadata = (await log.entry(version)).commit.metadata
+        except NotFoundError:
+            raise GapError(
+                f"version {version} is no longer in the log, so it is unknown which columns replaced others",
+                table=log.storage.uri,
+                version=version,
+                hint=f"Log clean-up removed it: read from version {await log.earliest_version()} on",
+            ) from None
         if metadata is not None and (schema := TableSchema.of(metadata)) != schemas[-1]:
             schemas.append(schema)
     return [*schemas, last.schema]

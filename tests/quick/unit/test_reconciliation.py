@@ -25,7 +25,7 @@ from cdfd.delta.types.schema import (
     StructType,
     TableSchema,
 )
-from cdfd.errors import SchemaChangedError
+from cdfd.errors import GapError, SchemaChangedError
 from cdfd.log.table import Table
 from cdfd.model.file_scan import FileScan
 from cdfd.model.plan import ChangePlan
@@ -34,6 +34,7 @@ from cdfd.scan.execute import Execution
 from cdfd.scan.table_files import TableFiles
 from cdfd.spark.engine.target import resolve_target
 from cdfd.spark.source.options import SourceOptions
+from tests.support.checkpoint_layout import single
 from tests.support.memory_storage import MemoryStorage
 
 LONG, INTEGER, STRING = Primitive("long"), Primitive("integer"), Primitive("string")
@@ -398,6 +399,21 @@ def test_restore_of_what_an_overwrite_replaced_deletes_the_rows_that_there_were(
     before, after = (asyncio.run(State.at(Table.open(tmp_path), version)) for version in (2, 3))
     different = pa.Table.from_batches(difference(before, after, ("id",), None))
     assert sorted(different["id"].to_pylist()) == [2, 2, 3, 4, 5]
+
+
+def test_difference_over_entries_that_are_gone_is_refused(tmp_path: Path) -> None:
+    write_overwritten(tmp_path)
+    before, after = (asyncio.run(State.at(Table.open(tmp_path), version)) for version in (0, 2))
+    entries, header = [tmp_path / "_delta_log" / f"{version:020}.json" for version in (0, 1)], dict[str, Any]()
+    for entry, version in zip(entries, (0, 2), strict=True):
+        for action in map(json.loads, entry.read_text().splitlines()):
+            header |= {kind: fields for kind, fields in action.items() if kind in ("protocol", "metaData")}
+        header["metaData"]["configuration"] = list(header["metaData"]["configuration"].items())
+        for name, data in single(version, [{kind: fields} for kind, fields in header.items()]).items():
+            (tmp_path / "_delta_log" / name).write_bytes(data)
+        entry.unlink()
+    with pytest.raises(GapError, match=r"version 1 is no longer in the log.*read from version 2 on"):
+        list(difference(before, after, ("id",), None))
 
 
 def test_net_changes_and_differences_over_an_overwrite_with_column_mapping(tmp_path: Path) -> None:
