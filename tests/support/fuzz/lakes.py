@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from cdfd.delta import deletion_vector, last_checkpoint, paths, roaring
 from cdfd.delta.deletion_vector import RowSet
 from cdfd.delta.types import schema as schemas
-from cdfd.sinks.ledger import ledger_table, table_ledger, txn_state
+from cdfd.sinks.ledger import table_ledger, txn_state
 from cdfd.sinks.ledger.txn_log import TxnLog
 from tests.support.checkpoint_layout import multi_part, single, v2
 from tests.support.lake import Lake, manual_clock, rows, table
@@ -302,7 +302,7 @@ def ledger() -> Files:
     async def history() -> Lake:
         lake = Lake(manual_clock())
         log = TxnLog(lake, manual_clock())
-        await log.create(ledger_table.creation("5fba94ed-9794-4965-ba6e-6ee3c0d22af9", 1))
+        await log.create(table_ledger.creation("5fba94ed-9794-4965-ba6e-6ee3c0d22af9", 1))
         for number in range(12):
             version = await log.append(lambda state, n=number: [txn_state.txn(f"cdfd/p/{n % 3}", n, 1)])
             if version == 9:
