@@ -11,11 +11,12 @@ import logging
 import random
 import threading
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from datetime import timedelta
 from typing import Any, TypeVar
-from weakref import WeakSet
+from weakref import WeakSet, WeakValueDictionary
 
 import pyarrow as pa
 from aiobotocore.config import AioConfig
@@ -91,7 +92,7 @@ class S3Client:
         """Large objects that are open."""
         self.conditional_buckets: set[str] = set()
         """Buckets whose conditional PUT was verified."""
-        loop.on_close(self._open.aclose)
+        loop.close_with(self, self._open.aclose)
         loop.on_close(wait_for_threads)
 
     async def get(self, request: Request, start: int, length: int | None, *, etag: str | None = None) -> GetResult:
@@ -370,15 +371,22 @@ async def _body(response: dict[str, Any], length: int | None) -> bytes | pa.Buff
         return buffer.slice(0, at)
 
 
-_clients: dict[tuple[S3Options, int], S3Client] = {}
+RECENT_CLIENTS = 16
+"""Clients that are kept although no store uses them. A catalog may have credentials for each table, which then has a client of its own."""
+_clients: WeakValueDictionary[tuple[S3Options, int], S3Client] = WeakValueDictionary()
+_recent: deque[S3Client] = deque(maxlen=RECENT_CLIENTS)
 _lock = threading.Lock()
 
 
 def client_for(options: S3Options) -> S3Client:
-    """The process's client for these options."""
+    """The process's client for these options. It is closed some time after its last user is gone."""
     loop = request_loop()
     with _lock:
         key = options, id(loop)
-        if key not in _clients:
-            _clients[key] = S3Client(options, loop)
-        return _clients[key]
+        client = _clients.get(key)
+        if client is None:
+            client = _clients[key] = S3Client(options, loop)
+        if client in _recent:
+            _recent.remove(client)
+        _recent.append(client)
+        return client

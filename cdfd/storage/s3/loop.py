@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
+from weakref import finalize
 
 from cdfd.errors import StorageError
 
@@ -27,7 +28,7 @@ class RequestLoop:
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
     _loop: asyncio.AbstractEventLoop | None = field(default=None, init=False)
     _thread: threading.Thread | None = field(default=None, init=False)
-    _closing: list[Callable[[], Awaitable[None]]] = field(default_factory=list, init=False)
+    _closing: dict[Callable[[], Awaitable[None]], None] = field(default_factory=dict, init=False)
     _ended: bool = field(default=False, init=False)
 
     def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
@@ -47,8 +48,29 @@ class RequestLoop:
         return await asyncio.wrap_future(self.submit(work))
 
     def on_close(self, close: Callable[[], Awaitable[None]]) -> None:
-        """Register a function to call in the loop before it ends."""
-        self._closing.append(close)
+        """Register a function to call in the loop before it ends, once."""
+        self._closing[close] = None
+
+    def close_with(self, owner: object, close: Callable[[], Awaitable[None]]) -> None:
+        """The same, and call it as soon as `owner` is gone, which `close` must not refer to."""
+        self.on_close(close)
+        finalize(owner, self._close_early, close).atexit = False
+
+    def _close_early(self, close: Callable[[], Awaitable[None]]) -> None:
+        # The garbage collector may call this anywhere, also in a thread that has the lock.
+        loop = self._loop
+        if loop is None or self is not _current:
+            self._closing.pop(close, None)
+            return
+        work = self._close_now(close)
+        try:
+            asyncio.run_coroutine_threadsafe(work, loop)
+        except RuntimeError:  # the loop was closed meanwhile
+            work.close()
+
+    async def _close_now(self, close: Callable[[], Awaitable[None]]) -> None:
+        await close()
+        self._closing.pop(close, None)
 
     def close(self) -> None:
         """Stop the thread and cancel its tasks."""
@@ -70,7 +92,7 @@ class RequestLoop:
         for task in others:
             task.cancel()
         await asyncio.gather(*others, return_exceptions=True)
-        for close in self._closing:
+        for close in list(self._closing):
             await close()
         # aiohttp closes its sockets one iteration of the loop later.
         await asyncio.sleep(0)

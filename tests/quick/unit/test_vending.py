@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+from collections import deque
 from dataclasses import dataclass
+from threading import Event
+from weakref import ref
 
 import pytest
 
@@ -11,7 +15,10 @@ from cdfd.catalogs.base import Credential, holds
 from cdfd.catalogs.vending import VendedKeys, Vendor
 from cdfd.errors import StorageError
 from cdfd.storage.credentials import SOURCE
+from cdfd.storage.location import open_storage
+from cdfd.storage.s3 import client as s3_client
 from cdfd.storage.s3.client import client_for
+from cdfd.storage.s3.loop import request_loop
 from cdfd.storage.s3.options import parse
 from tests.support.catalogs.memory import MemoryCatalog
 from tests.support.lake import run
@@ -123,6 +130,34 @@ def test_table_that_is_opened_again_has_the_same_client() -> None:
     assert client() is client()
     others = [client(name="a.b.d"), client(location=ITEMS), client(vendor=Vendor(scene.catalog))]
     assert len({id(client()), *map(id, others)}) == 4
+
+
+def test_clients_of_tables_that_are_gone_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(s3_client, "_recent", deque(maxlen=2), raising=False)
+    vendor, loop = Scene().vendor, request_loop()
+    gc.collect()
+    before, hooks = len(s3_client._clients), len(loop._closing)
+    places = [f"s3://lake/{n}" for n in range(9)]
+    stores = [open_storage(place, {SOURCE: VendedKeys(vendor, "a.b.c", "id", place)}) for place in places]
+    used, closed = [ref(store._client) for store in stores], Event()  # type: ignore[attr-defined]
+
+    async def open_something() -> None:
+        stores[0]._client._open.callback(closed.set)  # type: ignore[attr-defined]
+
+    loop.submit(open_something()).result(10)
+    gc.collect()
+    assert all(client() is not None for client in used)
+    stores.clear()
+    gc.collect()
+    assert closed.wait(10)
+    assert [n for n, client in enumerate(used) if client() is not None] == [7, 8]
+
+    async def settle() -> None:
+        await asyncio.sleep(0.05)
+
+    loop.submit(settle()).result(10)
+    assert len(s3_client._clients) <= before + 2
+    assert len(loop._closing) <= hooks + 3
 
 
 def test_callers_share_a_request() -> None:
