@@ -88,10 +88,11 @@ class Vendor:
         if self._narrow and name not in self._served:
             self._start(name, None, None).add_done_callback(lambda task: task.cancelled() or task.exception())
 
-    def expire(self, location: str) -> None:
-        """Drop the credential of a location: its store refused it."""
-        for prefix in [prefix for prefix in self._live if holds(prefix, location)]:
-            del self._live[prefix]
+    def expire(self, location: str, access_key: str) -> None:
+        """Drop the credential of a location: its store refused it. Another one, which came meanwhile, stays."""
+        for prefix, (credential, _) in list(self._live.items()):
+            if holds(prefix, location) and credential.config.get("s3.access-key-id") == access_key:
+                del self._live[prefix]
 
     def _start(self, name: str, table_id: str | None, location: str | None) -> asyncio.Task[None]:
         self._served.add(name)
@@ -166,6 +167,6 @@ class VendedKeys:
         config = await self.config()
         return Keys(config["s3.access-key-id"], config["s3.secret-access-key"], config.get("s3.session-token"))
 
-    def expire(self) -> None:
-        """The store refused the credential: the next request asks for a new one."""
-        self.vendor.expire(self.location)
+    def expire(self, keys: Keys) -> None:
+        """The store refused the keys: the next request asks for new ones."""
+        self.vendor.expire(self.location, keys.access_key)

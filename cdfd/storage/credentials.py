@@ -58,5 +58,5 @@ class KeySource(Protocol):
             StorageError: there is none.
         """
 
-    def expire(self) -> None:
-        """Forget the keys: the store refused them."""
+    def expire(self, keys: Keys) -> None:
+        """Forget these keys, unless there are newer ones: the store refused them."""

@@ -85,7 +85,8 @@ class S3Client:
         self._opening: asyncio.Task[Any] | None = None
         self._native: asyncio.Task[NativeReader | None] | None = None
         self._open = AsyncExitStack()
-        self._chain = ChainCredentials(options.profile)
+        source = options.source
+        self._credentials = ChainCredentials(options.profile) if source is None else SourcedCredentials(source)
         self._renewed_at = -RENEW_SECONDS
         self._warned_at = -WARN_SECONDS
         self.readers: WeakSet[object] = WeakSet()
@@ -248,16 +249,15 @@ class S3Client:
         problem = self._redacted(translate(error, request))
         if code_of(error) == SKEWED and isinstance(error, ClientError):
             problem.retriable = s3_clock.adjust_offset(error, offset)
-        elif code_of(error) in EXPIRED and self.options.source is not None:
-            problem.retriable = True
-            self.options.source.expire()
         elif self.options.access_key_id is not None:
             problem.retriable &= code_of(error) not in EXPIRED  # those of the options cannot be renewed
         elif code_of(error) in EXPIRED:
             self._renew(renewed_at)
         elif code_of(error) in BAD_KEYS or isinstance(error, NoCredentialsError):
-            # A rotation deletes the earlier keys, and the first ones may come late.
+            # A rotation deletes the earlier keys, the first ones may come late, and some stores forget keys that have expired.
             problem.retriable = self._renew(renewed_at)
+        if self.options.source is not None and code_of(error) in EXPIRED | BAD_KEYS:
+            problem.hint = "The store refuses the catalog's credentials: check the storage credential of the table's location there"
         return problem
 
     def _renew(self, renewed_at: float) -> bool:
@@ -265,11 +265,13 @@ class S3Client:
         now = asyncio.get_running_loop().time()
         if self._renewed_at == renewed_at and now - renewed_at >= RENEW_SECONDS:
             self._renewed_at = now
-            self._chain.expire()
+            self._credentials.expire()
         return self._renewed_at != renewed_at
 
     def _redacted(self, problem: StorageError) -> StorageError:
         problem.what = self.options.redact(problem.what)
+        for secret in (self._credentials.frozen or ())[:3]:
+            problem.what = problem.what.replace(secret, "***") if secret else problem.what
         problem.args = (problem.what,)
         return problem
 
@@ -336,8 +338,7 @@ class S3Client:
             self._session = AioSession(profile=self.options.profile)
             # The model of S3's API is a large file. All clients share one that was read.
             self._session.register_component("data_loader", _models)
-            source = self.options.source
-            self._session._credentials = self._chain if source is None else SourcedCredentials(source)
+            self._session._credentials = self._credentials
             self._session.get_component("response_parser_factory").set_parser_defaults(timestamp_parser=answers.time_of)
         return self._session
 

@@ -77,7 +77,8 @@ class SourcedCredentials(AioCredentials):  # type: ignore[misc]  # aiobotocore h
         super().__init__("", "", None, "catalog")
         self._source = source
         self._last: Keys | None = None
-        self._frozen: Any = None
+        self.frozen: Any = None
+        """The keys of the last request, as botocore has them; None before the first one."""
 
     async def get_frozen_credentials(self) -> Any:
         """The keys for a request now, as botocore has them.
@@ -88,8 +89,13 @@ class SourcedCredentials(AioCredentials):  # type: ignore[misc]  # aiobotocore h
         keys = await self._source.keys()
         if keys != self._last:
             fixed = AioCredentials(keys.access_key, keys.secret_key, keys.token, "catalog")
-            self._last, self._frozen = keys, await fixed.get_frozen_credentials()
-        return self._frozen
+            self._last, self.frozen = keys, await fixed.get_frozen_credentials()
+        return self.frozen
+
+    def expire(self) -> None:
+        """The store refused the last keys."""
+        if self._last is not None:
+            self._source.expire(self._last)
 
 
 class ChainCredentials(AioCredentials):  # type: ignore[misc]  # as above
@@ -99,6 +105,8 @@ class ChainCredentials(AioCredentials):  # type: ignore[misc]  # as above
         super().__init__("", "", None, "chain")
         self._profile = profile
         self._lookup: asyncio.Task[Any] | None = None
+        self.frozen: Any = None
+        """As above."""
 
     async def get_frozen_credentials(self) -> Any:
         """The keys for a request now, as botocore has them.
@@ -113,7 +121,8 @@ class ChainCredentials(AioCredentials):  # type: ignore[misc]  # as above
         except FAILURES:
             self._lookup = None
             raise
-        return await credentials.get_frozen_credentials()
+        self.frozen = await credentials.get_frozen_credentials()
+        return self.frozen
 
     async def _look_up(self) -> Any:
         credentials = await AioSession(profile=self._profile).get_credentials()

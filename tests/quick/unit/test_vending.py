@@ -117,8 +117,11 @@ def test_refused_one_is_forgotten() -> None:
     scene = Scene(credential(ORDERS, "first"))
     scene.key()
     scene.vend(credential(ORDERS, "second"))
-    scene.vendor.expire(ORDERS)
+    scene.vendor.expire(ORDERS, "first")
     assert scene.key() == "second"
+    scene.vendor.expire(ORDERS, "first")  # by a request that began before
+    scene.key()
+    assert scene.catalog.vended == 2
 
 
 def test_table_that_is_opened_again_has_the_same_client() -> None:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from cdfd.catalogs.base import Credential
+from cdfd.catalogs.vending import VendedKeys, Vendor
 from cdfd.errors import StorageError
+from cdfd.storage.credentials import SOURCE
 from cdfd.storage.s3 import client as s3_client
 from cdfd.storage.s3.storage import S3Storage, open_s3
+from tests.support.catalogs.memory import MemoryCatalog
 from tests.support.s3.proxy import Fault, Proxy
 from tests.support.s3.server import SECRET
 
@@ -33,6 +38,20 @@ def write_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str
 
 def open_store(proxy: Proxy, bucket: str, deadline: str = "20s") -> S3Storage:
     return open_s3(f"s3://{bucket}/t", {"endpoint_url": proxy.url, "region": "us-east-1", "deadline": deadline})
+
+
+def open_vended(proxy: Proxy, bucket: str) -> tuple[MemoryCatalog, S3Storage]:
+    """A store with keys of a catalog, which vends other ones at each request."""
+    catalog, location = MemoryCatalog(vends=True), f"s3://{bucket}/t"
+
+    def vend(name: str) -> tuple[Credential]:
+        key = f"vended-key-{catalog.vended}"
+        keys = {"s3.access-key-id": key, "s3.secret-access-key": SECRET, "s3.session-token": "vended-token"}
+        return (Credential(location, keys),)
+
+    catalog.keys = vend
+    source = VendedKeys(Vendor(catalog), "main.sales.orders", "id", location)
+    return catalog, open_s3(location, {SOURCE: source, "endpoint_url": proxy.url, "region": "us-east-1"})
 
 
 @pytest.mark.parametrize("code", ["InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken"])
@@ -67,6 +86,29 @@ async def test_keys_that_come_after_the_first_request(
     write_keys("new-key")
     await store.put("x", b"data")
     assert await store.read("x") == b"data"
+
+
+@pytest.mark.parametrize("code", ["InvalidAccessKeyId", "InvalidToken", "ExpiredToken"])
+async def test_refused_keys_of_a_catalog_are_vended_again(proxy: Proxy, bucket: str, code: str) -> None:
+    catalog, store = open_vended(proxy, bucket)
+    await store.put("x", b"data")
+    proxy.faults = [Fault("answer", 9999, 403, code, concerns=lambda asked: "vended-key-1/" in asked.key)]
+    reads = await asyncio.gather(*(store.read("x") for _ in range(20)))
+    assert (set(reads), catalog.vended) == ({b"data"}, 2)
+
+
+async def test_keys_that_are_not_in_the_options_are_masked_in_answers(
+    proxy: Proxy, bucket: str, write_keys: Callable[[str], None]
+) -> None:
+    write_keys("key-of-the-profile")
+    message = f"vended-key-1 vended-token key-of-the-profile {SECRET} may not do that"
+    proxy.faults = [Fault("answer", 9999, 403, "AccessDenied", message=message)]
+    with pytest.raises(StorageError) as of_catalog:
+        await open_vended(proxy, bucket)[1].read("x")
+    assert "AccessDenied: *** *** key-of-the-profile *** may not do that" in str(of_catalog.value)
+    with pytest.raises(StorageError) as of_profile:
+        await open_store(proxy, bucket).read("x")
+    assert "AccessDenied: vended-key-1 vended-token *** *** may not do that" in str(of_profile.value)
 
 
 async def test_expired_credentials_do_not_open_further_clients(

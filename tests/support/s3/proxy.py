@@ -47,10 +47,11 @@ class Fault:
     code: str = "SlowDown"
     headers: dict[str, str] = field(default_factory=dict)
     concerns: Callable[[Asked], bool] = lambda asked: True
+    message: str = "said the proxy"
 
     def answer(self, method: str) -> bytes:
         body = (
-            f"<Error><Code>{self.code}</Code><Message>said the proxy</Message></Error>".encode() if self.code else b""
+            f"<Error><Code>{self.code}</Code><Message>{self.message}</Message></Error>".encode() if self.code else b""
         )
         lines = [f"HTTP/1.1 {self.status} Fault", f"Content-Length: {len(body)}", "Content-Type: application/xml"]
         lines += [f"{name}: {value}" for name, value in self.headers.items()]
