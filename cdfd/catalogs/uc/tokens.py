@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import logging
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -22,6 +23,8 @@ RENEW_SHARE = 0.8
 MAX_FILE_BYTES = 64 << 10
 MAX_ANSWER_BYTES = 1 << 20
 
+logger = logging.getLogger("cdfd.catalogs")
+
 
 class Tokens:
     """The token of one client. It belongs to the event loop of requests.
@@ -37,6 +40,10 @@ class Tokens:
         self._lock = asyncio.Lock()
         self._token: str | None = None
         self._until = self._ends = 0.0
+        self._texts: dict[str, str] = {}
+        """The last usable text of each file."""
+        self._unusable: set[str] = set()
+        """Files that had none the last time."""
 
     async def token(self) -> str | None:
         """The token for a request now; None if none is configured.
@@ -51,7 +58,7 @@ class Tokens:
             if self._token is None or time.monotonic() >= self._until:
                 if options.token_file is not None:
                     # Executors of a cluster have no such file: they get its text.
-                    self._token = await _text(options.token_file, options.token, "token_file")
+                    self._token = await self._text(options.token_file, options.token, "token_file")
                     self._until = time.monotonic() + FILE_SECONDS
                 else:
                     asked = time.monotonic()
@@ -78,6 +85,29 @@ class Tokens:
                 text = text.replace(secret, "***")
         return text
 
+    async def _text(self, path: str, first: str | None, option: str) -> str:
+        """The text of a mounted secret; the earlier one, or the `first`, if the file has none now: a writer may be about to replace it."""
+        earlier = self._texts.get(path, first)
+        try:
+            text = await asyncio.to_thread(_read, path)
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or (
+                str(error) if type(error) is ValueError else type(error).__name__
+            )
+            if earlier is None:
+                what = f"the file of {option} cannot be read: {reason}"
+                raise StorageError(what, path=path, retriable=True) from None
+            # Executors have only the first text.
+            if path in self._texts and path not in self._unusable:
+                self._unusable.add(path)
+                logger.warning("%s: %s; its earlier text stays in use", path, reason)
+            return earlier
+        self._unusable.discard(path)
+        if earlier not in (None, text):
+            logger.info("%s has changed and is read again", path)
+        self._texts[path] = text
+        return text
+
     async def _of_client(self) -> tuple[str, float]:
         """A token of OAuth client credentials, and its life in seconds."""
         options = self._options
@@ -85,7 +115,7 @@ class Tokens:
         assert options.token_url is not None
         secret = options.client_secret
         if options.client_secret_file is not None:
-            secret = await _text(options.client_secret_file, secret, "client_secret_file")
+            secret = await self._text(options.client_secret_file, secret, "client_secret_file")
         assert secret is not None
         form = {"grant_type": "client_credentials", "scope": options.scope}
         login = base64.b64encode(f"{quote(options.client_id)}:{quote(secret)}".encode()).decode()  # RFC 6749, 2.3.1
@@ -134,20 +164,9 @@ def _parse(body: bytes) -> tuple[str | None, float]:
     return (token, min(max(float(life), 1.0), 86_400.0)) if usable else (None, 0)
 
 
-async def _text(path: str, last_text: str | None, option: str) -> str:
-    """The text of a mounted secret; that which is known, if the file cannot be read."""
-
-    def read() -> str:
-        with Path(path).open("rb") as file:
-            return file.read(MAX_FILE_BYTES).decode().strip()
-
-    try:
-        text = await asyncio.to_thread(read)
-    except (OSError, UnicodeDecodeError, ValueError) as error:
-        if last_text is not None:
-            return last_text
-        what = f"the file of {option} cannot be read: {getattr(error, 'strerror', None) or type(error).__name__}"
-        raise StorageError(what, path=path, retriable=True) from None
+def _read(path: str) -> str:
+    with Path(path).open("rb") as file:
+        text = file.read(MAX_FILE_BYTES).decode().strip()
     if not text or not text.isprintable() or not text.isascii():
-        raise StorageError(f"the file of {option} has no token", path=path, retriable=True)
+        raise ValueError("its text is no token" if text else "it is empty")
     return text

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import json
 import time
-from collections.abc import Awaitable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -443,6 +443,35 @@ class TestTokens:
         server.token = "another"
         file.write_text("another")
         assert ask(catalog.load(NAME)).latest == 1
+
+    @pytest.mark.parametrize(
+        "damage", [lambda file: file.write_text("\n"), lambda file: file.unlink()], ids=["empty", "gone"]
+    )
+    def test_text_of_a_file_stays_in_use_until_there_is_another_one(
+        self,
+        server: UnityServer,
+        table: ManagedTable,
+        tmp_path: Path,
+        damage: Callable[[Path], object],
+        monkeypatch: pytest.MonkeyPatch,
+        caplog: pytest.LogCaptureFixture,
+    ) -> None:
+        monkeypatch.setattr("cdfd.catalogs.uc.tokens.FILE_SECONDS", 0.0)
+        caplog.set_level("INFO", "cdfd.catalogs")
+        server.token, file = TOKEN, tmp_path / "token"
+        file.write_text(TOKEN)
+        # As the configuration has read it before.
+        catalog = open_catalog(server, token=TOKEN, token_file=str(file))
+        ask(catalog.load(NAME))
+        server.token = "another"
+        file.write_text("another")
+        ask(catalog.load(NAME))
+        damage(file)
+        for _ in range(2):
+            assert ask(catalog.load(NAME)).latest == 1
+        changed, warning = caplog.messages
+        assert changed == f"{file} has changed and is read again"
+        assert warning.endswith("; its earlier text stays in use")
 
     def test_file_that_is_not_there_yields_to_the_text(self, server: UnityServer, table: ManagedTable) -> None:
         """As on an executor of a cluster."""
