@@ -17,7 +17,7 @@ from botocore.exceptions import ClientError, NoCredentialsError
 
 from cdfd.catalogs.base import CatalogTable, Credential, unreadable
 from cdfd.errors import ConfigError, NotATableError, StorageError, UnsupportedError
-from cdfd.storage.s3.errors import BAD_KEYS, EXPIRED, FAILURES, code_of
+from cdfd.storage.s3.errors import BAD_KEYS, EXPIRED, FAILURES, FOREIGN, code_of
 from cdfd.storage.s3.loop import request_loop
 from cdfd.storage.s3.native import ChainCredentials
 from cdfd.storage.s3.options import parse
@@ -110,7 +110,7 @@ class GlueCatalog:
         parameters: dict[str, str] = {"DatabaseName": schema}
         while len(names) < MAX_TABLES:
             answer = await self._ask("get_tables", schema, **parameters)
-            names |= {table["Name"] for table in answer["TableList"] if _is_delta(table)}
+            names |= {table["Name"] for table in answer["TableList"] if table and "Name" in table and _is_delta(table)}
             token = answer.get("NextToken")
             if not token or token == parameters.get("NextToken"):
                 break
@@ -133,6 +133,8 @@ class GlueCatalog:
             expired = code in EXPIRED and self._options.access_key_id is None
             transient = expired or code in _TRANSIENT or status == 429 or status >= 500
             raise StorageError(f"Glue refuses {action} of {name}: {what}", hint=hint, retriable=transient) from None
+        except FOREIGN as error:
+            raise unreadable(f"it is not one of Glue: {type(error).__name__}", f"{action} of {name}") from None
         # A proxy's page can have the status 200, too.
         if part not in answer:
             raise unreadable("it is not one of Glue", f"{action} of {name}")

@@ -91,7 +91,18 @@ def test_rotated_keys_of_a_profile(server: Server, profile: Path, code: str) -> 
 
 
 @pytest.mark.parametrize(
-    "fault", [(429, "<html>"), (500, "<html>"), (503, ""), (200, "<html>"), (200, "{}")], ids=lambda fault: str(fault)
+    "fault",
+    [
+        (429, "<html>"),
+        (500, "<html>"),
+        (503, ""),
+        (200, "<html>"),
+        (200, "{}"),
+        (200, "[]"),
+        (400, "[]"),
+        (200, '{"Table": 5, "TableList": 5}'),
+    ],
+    ids=lambda fault: str(fault),
 )
 def test_answers_of_a_proxy_are_transient(
     server: Server, profile: Path, monkeypatch: pytest.MonkeyPatch, fault: tuple[int, str]
