@@ -26,7 +26,7 @@ from botocore.exceptions import ClientError, NoCredentialsError
 
 from cdfd.errors import NotFoundError, StorageError
 from cdfd.storage.s3 import answers
-from cdfd.storage.s3 import clock as s3_clock
+from cdfd.storage.s3.clock import clock_of
 from cdfd.storage.s3.errors import (
     BAD_KEYS,
     EXISTS,
@@ -87,6 +87,7 @@ class S3Client:
         self._open = AsyncExitStack()
         source = options.source
         self._credentials = ChainCredentials(options.profile) if source is None else SourcedCredentials(source)
+        self._clock = clock_of(options.endpoint_url)
         self._renewed_at = -RENEW_SECONDS
         self._warned_at = -WARN_SECONDS
         self.readers: WeakSet[object] = WeakSet()
@@ -212,7 +213,7 @@ class S3Client:
         try:
             async with asyncio.timeout(self.options.deadline - spent):
                 while True:
-                    offset, renewed_at = s3_clock.current_offset(), self._renewed_at
+                    offset, renewed_at = self._clock.offset, self._renewed_at
                     try:
                         return await attempt(await self._client())
                     except FAILURES as error:
@@ -248,7 +249,7 @@ class S3Client:
         """
         problem = self._redacted(translate(error, request))
         if code_of(error) == SKEWED and isinstance(error, ClientError):
-            problem.retriable = s3_clock.adjust_offset(error, offset)
+            problem.retriable = self._clock.adjust(error, offset)
         elif self.options.access_key_id is not None:
             problem.retriable &= code_of(error) not in EXPIRED  # those of the options cannot be renewed
         elif code_of(error) in EXPIRED:
@@ -330,7 +331,7 @@ class S3Client:
                 config=config,
             )
         )
-        s3_clock.sign_with_store_time(client)
+        self._clock.sign(client)
         return client
 
     def _botocore_session(self) -> AioSession:

@@ -29,7 +29,7 @@ from obstore.exceptions import BaseError, PreconditionError
 from obstore.store import MemoryStore, S3Store
 
 from cdfd.storage.credentials import Keys, KeySource
-from cdfd.storage.s3 import clock as s3_clock
+from cdfd.storage.s3.clock import clock_of
 from cdfd.storage.s3.errors import FAILURES, Request, no_such_object
 from cdfd.storage.s3.options import S3Options
 
@@ -153,6 +153,7 @@ class NativeReader:
         self._region = region
         self._options = options
         self._credentials = credentials
+        self._clock = clock_of(options.endpoint_url)
         self._keys: Any = None
         self._stores: dict[str, S3Store] = {}
         self._room = asyncio.Semaphore(CONNECTIONS)
@@ -239,7 +240,7 @@ class NativeReader:
 
     def _is_usable(self, key: str) -> bool:
         # The threads of the native client do not survive a fork: a child would wait for them forever.
-        if _forked or s3_clock.current_offset() or time.monotonic() < self._paused_until:
+        if _forked or self._clock.offset or time.monotonic() < self._paused_until:
             return False
         # object_store refuses or changes names with such segments.
         return not any(segment in ("", ".", "..") for segment in key.split("/"))

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
@@ -13,7 +13,6 @@ import pytest
 from cdfd.errors import ExistsError, NotFoundError, StorageError
 from cdfd.storage.base import Storage
 from cdfd.storage.location import open_storage
-from cdfd.storage.s3 import clock as s3_clock
 from cdfd.storage.s3.storage import S3Storage
 from tests.support.s3.proxy import Asked, Fault, Proxy
 from tests.support.s3.server import SECRET, Server
@@ -338,11 +337,6 @@ class TestCredentials:
 
 
 class TestClock:
-    @pytest.fixture(autouse=True)
-    def restored(self) -> Iterator[None]:
-        yield
-        s3_clock._offset = timedelta(0)
-
     def test_a_wrong_clock_is_corrected(self, proxy: Proxy, bucket: str) -> None:
         store = through(proxy, bucket)
         asyncio.run(store.put("x", b"data"))
@@ -383,7 +377,7 @@ class TestClock:
         proxy.faults = [Fault("answer", 99, 403, "RequestTimeTooSkewed", {} if said is None else {"Date": said})]
         error = failure(lambda: store.read("x"))
         assert "Set the clock of this machine" in str(error)
-        assert not s3_clock.current_offset()
+        assert not store._client._clock.offset
 
 
 def failure(ask: Callable[[], Awaitable[object]]) -> StorageError:

@@ -6,7 +6,8 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
 from typing import Any
 from unittest.mock import AsyncMock
 
@@ -17,7 +18,6 @@ from botocore.credentials import ReadOnlyCredentials
 
 from cdfd.errors import NotFoundError, StorageError
 from cdfd.storage.location import open_storage
-from cdfd.storage.s3 import clock as s3_clock
 from cdfd.storage.s3 import native as s3_native
 from cdfd.storage.s3.errors import Request
 from cdfd.storage.s3.native import GetResult, NativeReader, reader_for
@@ -38,6 +38,11 @@ def open_store(url: str, bucket: str, **options: object) -> S3Storage:
 
 def is_get(asked: Asked) -> bool:
     return asked.method == "GET" and bool(asked.path)
+
+
+def is_off(asked: Asked, by: timedelta) -> bool:
+    """Whether a request was not signed with the time of a store that is so much ahead."""
+    return abs(asked.time - datetime.now(UTC) - by) > timedelta(minutes=15)
 
 
 @pytest.fixture
@@ -180,8 +185,26 @@ class TestUnknown:
     async def test_with_a_corrected_clock(self, proxy: Proxy, bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
         store = open_store(proxy.url, bucket)
         await store.put("x", DATA)
-        monkeypatch.setattr(s3_clock, "_offset", timedelta(hours=1))
+        monkeypatch.setattr(store._client._clock, "offset", timedelta(hours=1))
         assert await got(store, "x") is None
+
+    async def test_with_the_clock_of_each_store(
+        self, proxy: Proxy, moto_server: Server, bucket: str, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        late, right = open_store(proxy.url, bucket), open_store(moto_server.url, bucket)
+        await late.put("x", DATA)
+        for theirs in (timedelta(hours=2), timedelta(0)):
+            date = {"Date": format_datetime(datetime.now(UTC) + theirs, usegmt=True)}
+            wrong = [
+                Fault("answer", 999, 403, "RequestTimeTooSkewed", date, lambda asked, by=theirs: is_off(asked, by))
+            ]
+            late._client._native, proxy.faults = None, wrong
+            assert await late.read("x") == DATA
+            assert is_off(proxy.asked[-1], timedelta(hours=2) - theirs)
+            assert await got(right, "x") is not None
+        proxy.faults, late._client._native = [], None
+        assert await got(late, "x") is not None
+        assert caplog.text.count("the clock of this machine is wrong") == 1
 
     def test_a_denied_file_has_botocore_s_error_without_secrets(self, proxy: Proxy, bucket: str) -> None:
         store = open_store(proxy.url, bucket, session_token="a-session-token")
