@@ -13,7 +13,7 @@ from cdfd.catalogs.base import CatalogTable, Credential, RatifiedCommit, unreada
 from cdfd.catalogs.uc import answers
 from cdfd.catalogs.uc.client import Refusal, UnityClient
 from cdfd.catalogs.uc.options import parse
-from cdfd.errors import ConfigError, NotATableError, UnsupportedError
+from cdfd.errors import CdfdError, ConfigError, NotATableError, UnsupportedError
 
 T = TypeVar("T")
 
@@ -72,8 +72,15 @@ class UnityCatalog:
 
     async def load(self, name: str) -> CatalogTable:
         """The table and its ratified commits: one request of the Delta REST API; see the port."""
-        if name in self._older or not await self._has_delta_api(name):
+        if name in self._older:
             return await self._load_older(name)
+        if not await self._has_delta_api(name):
+            try:
+                return await self._load_older(name)
+            except CdfdError:
+                # A proxy's page may have said that there is no API.
+                self._has_api.pop(name.partition(".")[0], None)
+                raise
         try:
             return self._parse_answer(answers.table_of, await self._client.ask("GET", _path(name)), name)
         except Refusal as error:

@@ -228,6 +228,16 @@ class TestFaults:
         with pytest.raises(NotATableError, match=r"has no table main\.sales\.nothing: 404 NoSuchTableException"):
             cdfd.changes("uc://main.sales.nothing", storage_options={"endpoint": server.url})
 
+    def test_page_of_a_proxy_is_no_older_server(self, server: UnityServer, table: ManagedTable) -> None:
+        """The server has no commits of the older API. The page comes for the first request alone."""
+        page = "default backend - 404"
+        server.faults += [Fault("delta/v1/config", 404, page), *[Fault("delta/preview/commits", 404, page)] * 9]
+        catalog = open_catalog(server)
+        with pytest.raises(StorageError, match="not that of Unity Catalog") as caught:
+            ask(catalog.load(NAME))
+        assert caught.value.retriable
+        assert ask(catalog.load(NAME)).latest == 1
+
     def test_page_of_a_proxy_is_no_dropped_table(self, server: UnityServer, table: ManagedTable) -> None:
         storage = open_table(f"uc://{NAME}", {"endpoint": server.url, "deadline": 5})
         path = "_delta_log/00000000000000000009.json"
