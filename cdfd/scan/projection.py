@@ -235,33 +235,38 @@ def _find_fields(
     return positions
 
 
-def _convert_field(child: StructField, source: Any, mode: ColumnMappingMode, path: Path) -> Convert | None:
-    """The conversion of a field that the file has. None if it is null: RESTORE brings the column back narrower than the file has it."""
+def _convert_field(
+    child: StructField, source: Any, mode: ColumnMappingMode, path: Path, *, returns: bool = False
+) -> Convert | None:
+    """The conversion of a field that the file has. None if it is null: RESTORE brings the field back narrower than the file has it.
+
+    `returns`: whether RESTORE brings back a column that has the field.
+    """
+    returns = returns or RETURNING in child.metadata
     try:
-        convert = _convert(child.type, source, mode, path)
+        return _convert(child.type, source, mode, path, returns)
     except DataError:
-        if RETURNING in child.metadata:
+        if returns:
             return None
         raise
-    return None if RETURNING in child.metadata and narrows(source, arrow_type(child.type)) else convert
 
 
-def _convert(kind: DataType, source: Any, mode: ColumnMappingMode, path: Path) -> Convert:
-    """The conversion of a column, through all of its levels."""
+def _convert(kind: DataType, source: Any, mode: ColumnMappingMode, path: Path, returns: bool) -> Convert:
+    """The conversion of a column, through all of its levels. If RESTORE brings it back, it is never to a narrower type."""
     if pa.types.is_dictionary(source) or isinstance(source, pa.BaseExtensionType):
         is_extension = isinstance(source, pa.BaseExtensionType)
-        then = _convert(kind, source.storage_type if is_extension else source.value_type, mode, path)
+        then = _convert(kind, source.storage_type if is_extension else source.value_type, mode, path, returns)
         return lambda array, budget: then(array.storage if is_extension else array.dictionary_decode(), budget)
     target = arrow_type(kind)
     if pa.types.is_null(source):
         return _charged(lambda array: pa.nulls(len(array), target), target)
     convert: Convert | None = None
     if isinstance(kind, StructType):
-        convert = _struct(kind, source, mode, path) if pa.types.is_struct(source) else None
+        convert = _struct(kind, source, mode, path, returns) if pa.types.is_struct(source) else None
     elif isinstance(kind, ArrayType):
-        convert = _array(kind, source, mode, path) if is_any_list(source) else None
+        convert = _array(kind, source, mode, path, returns) if is_any_list(source) else None
     elif isinstance(kind, MapType):
-        convert = _map(kind, source, mode, path) if pa.types.is_map(source) else None
+        convert = _map(kind, source, mode, path, returns) if pa.types.is_map(source) else None
     elif kind == Primitive("variant"):
         if pa.types.is_struct(source):
             # Imported here: it takes 5 ms of a process's start, and few tables have variants.
@@ -270,7 +275,7 @@ def _convert(kind: DataType, source: Any, mode: ColumnMappingMode, path: Path) -
             return lambda array, budget: pa.ExtensionArray.from_storage(pa.json_(), variant.to_json(array, budget))
     elif source == target:
         convert = _unchanged
-    elif (cast := conversion(source, kind)) is not None:
+    elif not (returns and narrows(source, target)) and (cast := conversion(source, kind)) is not None:
         convert = _charged(cast, target)
     if convert is None:
         raise DataError(
@@ -280,11 +285,13 @@ def _convert(kind: DataType, source: Any, mode: ColumnMappingMode, path: Path) -
     return convert
 
 
-def _struct(kind: StructType, source: Any, mode: ColumnMappingMode, path: Path) -> Convert:
+def _struct(kind: StructType, source: Any, mode: ColumnMappingMode, path: Path, returns: bool) -> Convert:
     fields = [source.field(position) for position in range(source.num_fields)]
     steps: list[tuple[int | None, Convert]] = []
     for child, position in zip(kind, _find_fields(kind, fields, mode, path), strict=True):
-        step = None if position is None else _convert_field(child, fields[position].type, mode, (*path, child.name))
+        step = None
+        if position is not None:
+            step = _convert_field(child, fields[position].type, mode, (*path, child.name), returns=returns)
         steps.append((None, _unchanged) if step is None else (position, step))
     target: Any = arrow_type(kind)
     if source == target and steps == [(position, _unchanged) for position in range(len(steps))]:
@@ -305,8 +312,8 @@ def _struct(kind: StructType, source: Any, mode: ColumnMappingMode, path: Path) 
     return rebuild
 
 
-def _array(kind: ArrayType, source: Any, mode: ColumnMappingMode, path: Path) -> Convert:
-    inner = _convert(kind.element, source.value_type, mode, (*path, "element"))
+def _array(kind: ArrayType, source: Any, mode: ColumnMappingMode, path: Path, returns: bool) -> Convert:
+    inner = _convert(kind.element, source.value_type, mode, (*path, "element"), returns)
     target: Any = arrow_type(kind)
     if source == target and inner is _unchanged:
         return _unchanged
@@ -324,9 +331,9 @@ def _array(kind: ArrayType, source: Any, mode: ColumnMappingMode, path: Path) ->
     return rebuild
 
 
-def _map(kind: MapType, source: Any, mode: ColumnMappingMode, path: Path) -> Convert:
-    of_keys = _convert(kind.key, source.key_type, mode, (*path, "key"))
-    of_values = _convert(kind.value, source.item_type, mode, (*path, "value"))
+def _map(kind: MapType, source: Any, mode: ColumnMappingMode, path: Path, returns: bool) -> Convert:
+    of_keys = _convert(kind.key, source.key_type, mode, (*path, "key"), returns)
+    of_values = _convert(kind.value, source.item_type, mode, (*path, "value"), returns)
     target: Any = arrow_type(kind)
     if source == target and of_keys is _unchanged and of_values is _unchanged:
         return _unchanged

@@ -39,6 +39,22 @@ def struct(*children: dict[str, Any]) -> dict[str, Any]:
     return {"type": "struct", "fields": children}
 
 
+def array(element: Any) -> dict[str, Any]:
+    return {"type": "array", "elementType": element, "containsNull": True}
+
+
+def mapping(key: Any, value: Any) -> dict[str, Any]:
+    return {"type": "map", "keyType": key, "valueType": value, "valueContainsNull": True}
+
+
+def lists(values: pa.Array) -> pa.Array:
+    return pa.ListArray.from_arrays(pa.array([0, 1], pa.int32()), values)
+
+
+def maps(keys: pa.Array, values: pa.Array) -> pa.Array:
+    return pa.MapArray.from_arrays(pa.array([0, 1], pa.int32()), keys, values)
+
+
 KEY, TEXT = field("k", "long", 1), field("t", "string", 4)
 
 
@@ -86,6 +102,55 @@ COLUMNS = {
         ],
         {"n": None, "t": "x"},
     ),
+    "whole struct": (
+        (STRUCT, WIDE_STRUCT),
+        [
+            [field("v", struct(field("n", "integer", 3), TEXT), 2)],
+            [field("v", struct(field("n", "long", 3), TEXT), 2)],
+            [],
+        ],
+        {"n": None, "t": "x"},
+    ),
+    "whole struct of an integer": (
+        tuple(pa.StructArray.from_arrays([value], names=["p3"]) for value in (NARROW, INTEGER)),
+        [[field("v", struct(field("n", "byte", 3)), 2)], [field("v", struct(field("n", "integer", 3)), 2)], []],
+        {"n": None},
+    ),
+    "array": (
+        (lists(NARROW), lists(INTEGER)),
+        [[field("v", array("byte"), 2)], [field("v", array("integer"), 2)], []],
+        None,
+    ),
+    "array of structs": (
+        (lists(STRUCT), lists(WIDE_STRUCT)),
+        [
+            [field("v", array(struct(field("n", "integer", 3), TEXT)), 2)],
+            [field("v", array(struct(field("n", "long", 3), TEXT)), 2)],
+            [],
+        ],
+        [{"n": None, "t": "x"}],
+    ),
+    "key of a map": (
+        (maps(NARROW, PLAIN), maps(INTEGER, PLAIN)),
+        [[field("v", mapping("byte", "integer"), 2)], [field("v", mapping("integer", "integer"), 2)], []],
+        None,
+    ),
+    "value of a map": (
+        (maps(PLAIN, NARROW), maps(PLAIN, INTEGER)),
+        [[field("v", mapping("integer", "byte"), 2)], [field("v", mapping("integer", "integer"), 2)], []],
+        None,
+    ),
+}
+
+
+RESTORED: dict[str, Any] = {
+    "struct": {"n": 7, "t": "x"},
+    "whole struct": {"n": 7, "t": "x"},
+    "whole struct of an integer": {"n": 7},
+    "array": [7],
+    "array of structs": [{"n": 7, "t": "x"}],
+    "key of a map": [(7, 7)],
+    "value of a map": [(7, 7)],
 }
 
 
@@ -96,8 +161,7 @@ def test_value_that_the_restored_type_cannot_hold_is_null(tmp_path: Path, column
     write_restored(tmp_path, values, schemas)
     rows = changes(tmp_path, 5, key=key).read_all().to_pylist()
     actual = [(row["_commit_version"], row["_change_type"], row["k"], row["v"]) for row in rows]
-    value = {"n": 7, "t": "x"} if column == "struct" else 7
-    restored = (6, "insert", 2, value)
+    restored = (6, "insert", 2, RESTORED.get(column, 7))
     assert actual == [(5, "insert", 3, None), (6, "delete", 2, deleted), (6, "delete", 3, None), restored]
     if deleted is None:
         nulls = changes(tmp_path, 5, key=key, where="v IS NULL").read_all()
