@@ -85,6 +85,7 @@ class Snapshot:
         txns: latest version per appId (specification, "Transaction Identifiers").
         domains: metadata per domain, removed ones left out.
         base, overlay: see the module.
+        added: by path, the adds in the overlay.
         mismatched: versions and paths of removes that name a live file with another deletion vector than it has. Some deployed writers do
             that, and mean the file.
     """
@@ -92,6 +93,7 @@ class Snapshot:
     header: Header
     base: Base = field(default_factory=Base)
     overlay: HashTrieMap[FileKey, Add | Remove] = field(default_factory=HashTrieMap)
+    added: HashTrieMap[str, Add] = field(default_factory=HashTrieMap)
     txns: HashTrieMap[str, Txn] = field(default_factory=HashTrieMap)
     domains: HashTrieMap[str, DomainMetadata] = field(default_factory=HashTrieMap)
     mismatched: tuple[tuple[int, str], ...] = ()
@@ -127,7 +129,7 @@ class Snapshot:
         return self._with(self.header.apply(commit), commit, self.meant(commit.removes) if meant is None else meant)
 
     def _with(self, header: Header, commit: Commit, meant: Sequence[Remove]) -> Snapshot:
-        base, overlay = self.base, self.overlay
+        base, overlay, added = self.base, self.overlay, self.added
         empty = not overlay and not len(base.adds) and not len(base.tombstones)
         if isinstance(commit.adds, PackedFiles) and not commit.removes and empty:
             # A table's first files, by the million where it was converted: packed as they are, they are the base.
@@ -137,12 +139,12 @@ class Snapshot:
             actions: Iterable[Add | Remove] = (*commit.removes, *meant, *commit.adds)
             for action in actions:
                 overlay = overlay.insert(action.key, action)
+                added = added.insert(action.path, action) if isinstance(action, Add) else added.discard(action.path)
         txns = self.txns.update({txn.app_id: txn for txn in commit.txns}) if commit.txns else self.txns
         domains = with_domains(self.domains, commit.domains)
         mismatched = (*self.mismatched, *((commit.version, action.path) for action in meant))
-        return replace(
-            self, header=header, base=base, overlay=overlay, txns=txns, domains=domains, mismatched=mismatched
-        )
+        state = replace(self, header=header, base=base, overlay=overlay, added=added)
+        return replace(state, txns=txns, domains=domains, mismatched=mismatched)
 
     def meant(self, removes: Sequence[Remove]) -> Sequence[Remove]:
         """For each remove of a live file that names another deletion vector, the remove of the file as it is."""
@@ -157,12 +159,11 @@ class Snapshot:
             for action in removes
             if action.key not in vectors and not isinstance(self.overlay.get(action.key), Add)
         ]
-        if not others:
-            return ()
         live = {path: vector for (path, _), vector in vectors.items()}
-        for (path, _), added in self.overlay.items():
-            if isinstance(added, Add):
-                live[path] = added.deletion_vector
+        for action in others:
+            # The overlay may be large, and some writers name other vectors in all of their commits.
+            if (added := self.added.get(action.path)) is not None:
+                live[added.path] = added.deletion_vector
         return [replace(action, deletion_vector=live[action.path]) for action in others if action.path in live]
 
     def live(self) -> PackedFiles[Add]:
@@ -216,7 +217,7 @@ class Snapshot:
     def compact(self, *, with_tombstones: bool = True) -> Snapshot:
         """The same state with nothing in the overlay, and without its tombstones if they are not wanted. Costs the table."""
         base = Base(self._adds(), self.tombstones().table) if with_tombstones else Base(self._adds())
-        return replace(self, base=base, overlay=HashTrieMap())
+        return replace(self, base=base, overlay=HashTrieMap(), added=HashTrieMap())
 
 
 def with_domains(
