@@ -17,6 +17,7 @@ from functools import partial
 import pyarrow as pa
 
 from cdfd.delta.checkpoint import RowColumns
+from cdfd.delta.commit import Commit
 from cdfd.delta.files import FILES, TEXT
 from cdfd.delta.snapshot import Base, Snapshot, replay
 from cdfd.errors import Within
@@ -136,9 +137,7 @@ async def _list_live(log: DeltaLog, least_bytes: int, segment: Segment) -> LiveL
     if listing.size < least_bytes:
         return None
     commits = [commit async for commit in log.commits_of(segment)]
-    paths = {added.path for commit in commits for added in commit.adds}
-    paths |= {removed.path for commit in commits for removed in commit.removes}
-    changed = array_of(sorted(paths), TEXT)
+    changed = await asyncio.to_thread(_paths_of, commits)
     rows = await asyncio.to_thread(_files_at, listing, log.storage, changed)
     state = await asyncio.to_thread(replay, replace(begun, base=Base(rows)), commits)
     log.check_managed(state.header)
@@ -157,6 +156,13 @@ def _open_checkpoint(log: DeltaLog, checkpoint: Checkpoint) -> tuple[Listing, Sn
         line_bytes=log.line_bytes,
     )
     return listing, begun
+
+
+def _paths_of(commits: Iterable[Commit]) -> pa.Array:
+    """The paths that commits name, ascending. Blocks: a commit may have a million files."""
+    paths = {added.path for commit in commits for added in commit.adds}
+    paths |= {removed.path for commit in commits for removed in commit.removes}
+    return array_of(sorted(paths), TEXT)
 
 
 def _files_at(listing: Listing, storage: Storage, paths: pa.Array) -> pa.Table:

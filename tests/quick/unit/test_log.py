@@ -18,7 +18,7 @@ from cdfd.delta import last_checkpoint, paths
 from cdfd.delta.last_checkpoint import LastCheckpoint
 from cdfd.delta.types import schema as schemas
 from cdfd.errors import GapError, LogError, NotATableError, NotFoundError, UnsupportedError
-from cdfd.log import entry_reader
+from cdfd.log import entry_reader, listing
 from cdfd.log.log import DeltaLog
 from cdfd.log.log_files import name_before
 from cdfd.log.start import start_version
@@ -268,6 +268,13 @@ class TestHeader:
         log, storage = stored(files)
         for read in (log.header, log.snapshot, DeltaLog(storage).header, partial(log.entry, 10)):
             asyncio.run(read())
+        assert threads == [True]
+
+    def test_paths_of_later_commits_are_collected_in_a_thread(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        threads = observe_threads(monkeypatch, listing, "array_of")
+        log, _ = stored(table(12, first=10) | layout.single(10, state(10)))
+        live = asyncio.run(listing.list_live(log))
+        assert live is not None
         assert threads == [True]
 
     def test_a_log_without_protocol_or_metadata(self) -> None:
