@@ -253,7 +253,8 @@ class PlanStream:
             self.log.check_managed(header)
         timestamp = commit_timestamp(commit, header, entry.stat.modified_ms, self._timestamp)
         derive = partial(self._derive, commit, header, timestamp)
-        large = is_large(commit, self._snapshot)
+        # A schema may have 40,000 columns.
+        large = commit.metadata is not None or is_large(commit, self._snapshot)
         version_plan, after, touched = await asyncio.to_thread(derive) if large else derive()
         # Log why a version is not refined: once for each reason.
         if version_plan.unrefined is not None and version_plan.unrefined not in self._said:
@@ -264,7 +265,7 @@ class PlanStream:
         self.header, self._timestamp, self.info = header, timestamp, commit.info
         change = mapped_before = None
         if previous is not None and previous.schema != header.schema:
-            change = compare(previous.schema, header.schema) or None
+            change = (await asyncio.to_thread(compare, previous.schema, header.schema)) or None
             if (
                 header.schema.mapping is ColumnMappingMode.NONE
                 and previous.schema.mapping is not ColumnMappingMode.NONE

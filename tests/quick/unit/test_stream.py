@@ -138,6 +138,17 @@ class TestRemovesWithoutPartitionValues:
         assert stream._snapshot is not None
         assert (len(stream._snapshot.tombstones()) < 7) is (entries == 4)
 
+    async def test_schema_changes_are_planned_in_a_thread(
+        self, clock: ManualClock, lake: Lake, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        writer = await table(lake, 2, clock)
+        await writer.add_column(pa.field("w", pa.int32()))
+        await writer.insert(pa.table({"id": [2], "v": ["b"], "w": pa.array([1], pa.int32())}))
+        plans, comparisons = (observe_threads(monkeypatch, streams, name) for name in ("plan", "compare"))
+        versions = [version async for version in PlanStream(DeltaLog(lake)).versions(tailer(lake, clock), 1, 3)]
+        assert [version.schema_change is not None for version in versions] == [False, True, False]
+        assert (plans, comparisons) == ([False, True, False], [True])
+
     async def test_states_that_are_loaded_are_replayed_in_a_thread_if_they_are_large(
         self, clock: ManualClock, lake: Lake, monkeypatch: pytest.MonkeyPatch
     ) -> None:
