@@ -43,6 +43,7 @@ _BOUNDS: Final = ("startingversion", "startingtimestamp", "endingversion", "endi
 
 _V1_SOURCES: Final = "spark.sql.sources.useV1SourceList"
 _PATTERNS: Final = "spark.sql.parser.quotedRegexColumnNames"
+_CASE: Final = "spark.sql.caseSensitive"
 _NULL_STRUCTS: Final = "spark.sql.legacy.parquet.returnNullStructIfAllFieldsMissing"
 
 _MOST_PLANNED: Final = 40_000
@@ -125,6 +126,8 @@ def _check_options(
         raise ReadByCdfd(f"{_V1_SOURCES} is without parquet, so Spark does not number rows")
     if str(spark.conf.get(_PATTERNS, "false")).lower() == "true":
         raise ReadByCdfd(f"{_PATTERNS} is true, so names of columns would be patterns")
+    if str(spark.conf.get(_CASE, "false")).lower() == "true":
+        raise ReadByCdfd(f"{_CASE} is true, so columns would be null if their names have another case in a file")
     kinds = (kind for child in target.schema.struct for kind in types_in(child.type))
     null_structs = str(spark.conf.get(_NULL_STRUCTS, "false")).lower() == "true"
     if null_structs and any(isinstance(kind, Struct) for kind in kinds):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import write_deltalake
 from pyspark.sql import DataFrame, SparkSession
@@ -151,6 +153,17 @@ class TestReader:
             rows = cdfd.spark.changes(spark, nested).orderBy("id").selectExpr("id", "s IS NULL").collect()
             assert [tuple(row) for row in rows] == [(1, False), (2, True)]
             assert is_by_spark(cdfd.spark.changes(spark, table))
+
+    def test_columns_of_another_writers_file_differ_in_case(self, spark: SparkSession, tmp_path: Path) -> None:
+        table = tmp_path / "t"
+        write_deltalake(table, pa.table({"id": [1]}))
+        pq.write_table(pa.table({"ID": [2]}), table / "other.parquet")
+        size = (table / "other.parquet").stat().st_size
+        add = {"path": "other.parquet", "partitionValues": {}, "size": size, "modificationTime": 0, "dataChange": True}
+        (table / "_delta_log" / f"{1:020}.json").write_text(json.dumps({"add": add}))
+        with settings(spark, {"spark.sql.caseSensitive": "true"}):
+            assert [row.id for row in cdfd.spark.changes(spark, table).orderBy("id").collect()] == [1, 2]
+            assert [row.id for row in cdfd.spark.snapshot(spark, table).orderBy("id").collect()] == [1, 2]
 
     def test_names_that_the_session_takes_for_patterns_are_read_by_cdfd(
         self, spark: SparkSession, tmp_path: Path
