@@ -165,6 +165,23 @@ class TestReader:
             assert [row.id for row in cdfd.spark.changes(spark, table).orderBy("id").collect()] == [1, 2]
             assert [row.id for row in cdfd.spark.snapshot(spark, table).orderBy("id").collect()] == [1, 2]
 
+    def test_char_columns_are_padded_as_the_page_says(self, spark: SparkSession, tmp_path: Path) -> None:
+        table = f"delta.`{tmp_path}/t`"
+        spark.sql(
+            f"CREATE TABLE {table} (id INT, c CHAR(5)) USING delta TBLPROPERTIES (delta.enableChangeDataFeed=true)"
+        )
+        spark.sql(f"INSERT INTO {table} SELECT /*+ COALESCE(1) */ * FROM VALUES (1, 'ab'), (2, 'ab') AS t(id, c)")
+        spark.sql(f"DELETE FROM {table} WHERE id = 1")
+        theirs = spark.read.format("delta").option("readChangeFeed", "true").option("startingVersion", 0)
+        for frame in (spark.read.format("cdfd").load(f"{tmp_path}/t"), cdfd.spark.changes(spark, f"{tmp_path}/t")):
+            stored = [row.c for row in frame.orderBy("_commit_version").collect()]
+            assert stored == ["ab", "ab", "ab   "]
+            padded = frame.selectExpr("rpad(c, 5, ' ') AS c", "_change_type").orderBy("_change_type").collect()
+            own = theirs.load(f"{tmp_path}/t").select("c", "_change_type").orderBy("_change_type").collect()
+            assert padded == own
+        with settings(spark, {"spark.sql.readSideCharPadding": "false"}):
+            assert [row.c for row in theirs.load(f"{tmp_path}/t").orderBy("_commit_version").collect()] == stored
+
     def test_names_that_the_session_takes_for_patterns_are_read_by_cdfd(
         self, spark: SparkSession, tmp_path: Path
     ) -> None:
