@@ -134,10 +134,14 @@ def test_a_sink_that_fails_does_not_stop_the_other_one(pipeline: Pipeline) -> No
             asyncio.run(pipeline.writer.insert(rows(1)))
             until(lambda: pipeline.at() > pipeline.writer.version)
         address = daemon.wait_for("metrics, health and status at")["message"].rsplit(" ", 1)[-1]
-        status = json.loads(urllib.request.urlopen(f"{address.rstrip('/')}/status", timeout=10).read())
-        assert status["tables"]["orders@lines"]["state"] == "at_tip"
-        assert status["tables"]["orders@copy"]["sink"] == "copy"
-        assert status["tables"]["orders@copy"]["last_error"] is not None
+
+        def tables() -> dict[str, Any]:
+            status = json.loads(urllib.request.urlopen(f"{address.rstrip('/')}/status", timeout=10).read())
+            return dict(status["tables"])
+
+        until(lambda: tables()["orders@lines"]["state"] == "at_tip")  # a moment after its file is there
+        assert tables()["orders@copy"]["sink"] == "copy"
+        assert tables()["orders@copy"]["last_error"] is not None
         metrics = urllib.request.urlopen(f"{address.rstrip('/')}/metrics", timeout=10).read().decode()
         assert 'cdfd_commits_total{sink="lines",table="orders"} 7.0' in metrics
         assert 'cdfd_paused{sink="lines",table="orders"} 0.0' in metrics
