@@ -289,10 +289,10 @@ class Writer:
 
     def write(self, execution: Execution, plans: Sequence[ChangePlan]) -> None:
         """Write and flush all rows of `plans`."""
-        if (output := self._trevni or self._pretty) is not None:
-            self._write_to(output, execution, plans)
-            return
         batches = (batch for batch in execution.batches(plans) if batch.rows.num_rows)
+        if self._trevni is not None or self._pretty is not None:
+            self.write_rows(batch.rows for batch in batches)
+            return
 
         def encode(batch: ChangeBatch) -> tuple[ChangeBatch, pa.Buffer | bytes]:
             return batch, self._lines(batch.rows, snapshot=batch.plan.origin == "snapshot")
@@ -305,28 +305,18 @@ class Writer:
         self._out.flush()
 
     def write_rows(self, batches: Iterable[pa.RecordBatch]) -> None:
-        """Write and flush change rows that belong to no plan."""
-        for rows in batches:
-            if self.stopped:
-                return
-            if self._pretty is not None:
-                self._pretty.write(rows)
-            else:
-                self._out.write(self._lines(rows))
-            self._report.count(rows.column(COMMIT_VERSION)[-1].as_py(), rows.num_rows)
-        self._out.flush()
-
-    def _write_to(self, output: TrevniOutput | PrettyOutput, execution: Execution, plans: Sequence[ChangePlan]) -> None:
-        """Write all rows of `plans` to an output that encodes rows in order. A Trevni file has them when it is closed."""
+        """Write and flush change rows, in order. A Trevni file has them when it is closed."""
+        output = self._trevni or self._pretty
         with self._lock:
-            for batch in execution.batches(plans):
+            for rows in batches:
                 if self.stopped:
                     return
-                if batch.rows.num_rows:
-                    output.write(batch.rows)
-                self._report.count(batch.plan.version, batch.rows.num_rows)
-            if output is self._pretty:
-                self._out.flush()
+                if output is not None:
+                    output.write(rows)
+                else:
+                    self._out.write(self._lines(rows))
+                self._report.count(rows.column(COMMIT_VERSION)[-1].as_py(), rows.num_rows)
+            self._out.flush()
 
     def _lines(self, rows: pa.RecordBatch, *, snapshot: bool = False) -> pa.Buffer | bytes:
         if self._debezium is not None:
