@@ -52,74 +52,59 @@ def run(
     """
     config, table = table_of(path, name, sink)
     source = open_table(config, table)
-    batch, snapshot = _rows(config, source, table, start, rows)
-    table_id = asyncio.run(source.log.header()).metadata.id
+    table_id, batch, snapshot = asyncio.run(_rows(config, source, table, start, rows))
     sample = connector(config).sample(table, table_id, batch, snapshot=snapshot)
     return json_of(_document(sample), indent=2) + "\n" if as_json else "\n".join(_lines(sample)) + "\n"
 
 
-def _rows(
+async def _rows(
     config: Settings, source: Table, table: settings.Table, start: str | None, count: int
-) -> tuple[pa.RecordBatch, bool]:
-    """Change rows, and whether they are live rows."""
-    newest = asyncio.run(source.log.header()).version
+) -> tuple[str, pa.RecordBatch, bool]:
+    """The table's id, change rows, and whether they are live rows."""
+    header = await source.log.header()
+    newest, table_id = header.version, header.metadata.id
     if start is not None:
-        first = asyncio.run(start_version(source.log, start))
-        asyncio.run(check_range(source.log, first, newest))
-        batch = _first(config, source, table, range(first, newest + 1), count)
+        first = await start_version(source.log, start)
+        await check_range(source.log, first, newest)
+        batch = await _first(config, source, table, range(first, newest + 1), count)
         if batch is None:
             raise ConfigError(f"no row changed from {start} on", hint="Leave --from out, or choose another version")
-        return batch, False
+        return table_id, batch, False
     for version in range(newest, max(-1, newest - _NEWEST), -1):
         try:
-            batch = _first(config, source, table, range(version, version + 1), count)
+            batch = await _first(config, source, table, range(version, version + 1), count)
         except (ConfigError, MissingColumnError):
             raise
         except CdfdError:
             # Older files may be gone, and live rows do.
             break
         if batch is not None:
-            return batch, False
-    return _live(config, source, table, count), True
+            return table_id, batch, False
+    with source.tailer() as tailer:
+        live = await source.stream(table.rows).snapshot(await source.log.latest_version(), tailer)
+    for changes in execution(config, source, table).batches([live.plan]):
+        if changes.rows.num_rows:
+            return table_id, changes.rows.slice(0, count), True
+    raise ConfigError("the table has no rows", hint="Repeat the command when it has some")
 
 
-def _first(
+async def _first(
     config: Settings, source: Table, table: settings.Table, versions: range, count: int
 ) -> pa.RecordBatch | None:
     """The first rows of the first version that has any, and one more if they end between the images of an update; None if none has."""
     if not versions:
         return None
-    asyncio.run(check_rows_from(source.log, table.rows, versions.start))
+    await check_rows_from(source.log, table.rows, versions.start)
     rows = execution(config, source, table)
-
-    async def search() -> pa.RecordBatch | None:
-        with source.tailer() as tailer:
-            planned = source.stream(table.rows).versions(tailer, versions.start, versions.stop - 1)
-            async with contextlib.aclosing(planned):
-                async for version in planned:
-                    for changes in rows.batches([version.plan]):
-                        if changes.rows.num_rows:
-                            return changes.rows
-        return None
-
-    batch = asyncio.run(search())
-    if batch is None:
-        return None
-    types = batch.column(CHANGE_TYPE).slice(0, count).to_pylist()
-    return batch.slice(0, count + (types[-1] == "update_preimage"))
-
-
-def _live(config: Settings, source: Table, table: settings.Table, count: int) -> pa.RecordBatch:
-    async def plan() -> Any:
-        with source.tailer() as tailer:
-            stream = source.stream(table.rows)
-            return await stream.snapshot(await source.log.latest_version(), tailer)
-
-    version = asyncio.run(plan())
-    for changes in execution(config, source, table).batches([version.plan]):
-        if changes.rows.num_rows:
-            return changes.rows.slice(0, count)
-    raise ConfigError("the table has no rows", hint="Repeat the command when it has some")
+    with source.tailer() as tailer:
+        planned = source.stream(table.rows).versions(tailer, versions.start, versions.stop - 1)
+        async with contextlib.aclosing(planned):
+            async for version in planned:
+                for changes in rows.batches([version.plan]):
+                    if changes.rows.num_rows:
+                        types = changes.rows.column(CHANGE_TYPE).slice(0, count).to_pylist()
+                        return changes.rows.slice(0, count + (types[-1] == "update_preimage"))
+    return None
 
 
 def _document(sample: Sample) -> dict[str, Any]:
