@@ -58,7 +58,8 @@ class GlueCatalog:
         # The environment's endpoint of S3 is not that of Glue.
         self._options = parse({"endpoint_url": None} | own, {})
         self._chain = ChainCredentials(self._options.profile)
-        self._opening: asyncio.Task[Any] | None = None
+        self._lock = asyncio.Lock()
+        self._client: Any = None
         self._stack = AsyncExitStack()
         request_loop().on_close(self._stack.aclose)
 
@@ -141,8 +142,10 @@ class GlueCatalog:
         return answer
 
     async def _send(self, operation: str, parameters: Mapping[str, str]) -> Mapping[str, Any]:
-        client = await self._client()
-        send = partial(getattr(client, operation), **self._catalog, **parameters)
+        async with self._lock:
+            if self._client is None:
+                self._client = await self._open()
+        send = partial(getattr(self._client, operation), **self._catalog, **parameters)
         try:
             answer: Mapping[str, Any] = await send()
         except (ClientError, NoCredentialsError) as error:
@@ -153,15 +156,6 @@ class GlueCatalog:
             self._chain.expire()
             answer = await send()
         return answer
-
-    async def _client(self) -> Any:
-        if self._opening is None:
-            self._opening = asyncio.get_running_loop().create_task(self._open())
-        try:
-            return await asyncio.shield(self._opening)
-        except FAILURES:
-            self._opening = None
-            raise
 
     async def _open(self) -> Any:
         options = self._options
