@@ -19,7 +19,6 @@ from typing import TypeVar
 
 import pyarrow as pa
 
-from cdfd.catalogs.base import RatifiedCommit
 from cdfd.catalogs.ratified import RatifiedLog
 from cdfd.catalogs.resolver import ResolvedTable, TableResolver
 from cdfd.catalogs.vending import Vendor
@@ -165,7 +164,7 @@ class CatalogStorage:
         elif table.log.includes(version):
             commit = table.log.commits.get(version)
             if commit is None or commit.file_name is not None:
-                table.store.prefetch(_place(commit, path), whole=whole)
+                table.store.prefetch(path if commit is None else f"{STAGED}{commit.file_name}", whole=whole)
 
     def open_input_file(self, path: str, size: int | None = None) -> pa.NativeFile:
         """Random access to an object; see the port."""
@@ -223,7 +222,7 @@ class CatalogStorage:
             try:
                 if commit is not None:
                     with contextlib.suppress(NotFoundError):
-                        return await read(table.store, _place(commit, path))
+                        return await read(table.store, f"{STAGED}{commit.file_name}")
                 return await read(table.store, path)
             except NotFoundError:
                 if again:
@@ -308,10 +307,6 @@ def _version_of(path: str) -> int | None:
         return None
     name = paths.parse_name(path.removeprefix(LOG))
     return name.version if name is not None and name.kind == "commit" else None
-
-
-def _place(commit: RatifiedCommit | None, path: str) -> str:
-    return path if commit is None else f"{STAGED}{commit.file_name}"
 
 
 def _truncation_error(version: int, newest: int | None) -> StorageError:
