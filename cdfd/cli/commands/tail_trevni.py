@@ -1,6 +1,6 @@
 """`cdfd tail --format trevni`: change rows as one Trevni file."""
 
-from contextlib import ExitStack
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import BinaryIO
 
@@ -24,7 +24,7 @@ class TrevniOutput:
     out: BinaryIO
     schema: pa.Schema | None = field(default=None, init=False)
     empty: bool = field(default=False, init=False)
-    _stack: ExitStack = field(default_factory=ExitStack, init=False)
+    _store: SpillStore = field(default_factory=SpillStore, init=False)
     _writer: TableWriter | None = field(default=None, init=False)
 
     def write(self, rows: pa.RecordBatch) -> None:
@@ -35,9 +35,7 @@ class TrevniOutput:
             UnsupportedError: a column is of a type that Trevni does not have.
         """
         if self._writer is None:
-            store = SpillStore()
-            self._stack.callback(store.close)
-            self._writer = TableWriter(rows.schema, store)
+            self._writer = TableWriter(rows.schema, self._store)
         if not rows.schema.equals(self._writer.schema):
             hint = "Write the versions before and after the change to different files, with --from and --until"
             raise SchemaChangedError("the table's schema changes in this range, and a Trevni file has one", hint=hint)
@@ -45,9 +43,9 @@ class TrevniOutput:
 
     def close(self) -> None:
         """Write the file."""
-        with self._stack:
+        with closing(self._store):
             if self._writer is None and self.schema is not None:
-                self._writer = TableWriter(self.schema, SpillStore())
+                self._writer = TableWriter(self.schema, self._store)
             if self._writer is not None:
                 if self.empty:
                     self.out.truncate(0)

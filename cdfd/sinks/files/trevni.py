@@ -1,6 +1,6 @@
 """Trevni files of a delivery's rows."""
 
-from contextlib import ExitStack
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import BinaryIO, ClassVar
 
@@ -36,7 +36,7 @@ class TrevniRowsWriter:
 
     file: BinaryIO
     _writer: TableWriter | None = field(default=None, init=False)
-    _stack: ExitStack = field(default_factory=ExitStack, init=False)
+    _store: SpillStore = field(default_factory=SpillStore, init=False)
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Append rows.
@@ -45,10 +45,8 @@ class TrevniRowsWriter:
             SinkError: the rows have another schema than those before, or a type that Trevni does not have.
         """
         if self._writer is None:
-            store = SpillStore()
-            self._stack.callback(store.close)
             try:
-                self._writer = TableWriter(batch.schema, store)
+                self._writer = TableWriter(batch.schema, self._store)
             except UnsupportedError as error:
                 raise SinkError(error.what, hint=HINT) from error
         if not batch.schema.equals(self._writer.schema):
@@ -60,11 +58,11 @@ class TrevniRowsWriter:
 
     def finish(self) -> None:
         """Write the file."""
-        with self._stack:
+        with closing(self._store):
             if self._writer is not None:
                 for part in self._writer.finish():
                     self.file.write(part)
 
     def discard(self) -> None:
         """Forget the rows."""
-        self._stack.close()
+        self._store.close()
