@@ -48,13 +48,8 @@ def _send(
     raise typer.Exit(code)
 
 
-def _request(name: str, action: str | None = None) -> Callable[[Callable[..., None]], None]:
-    """Register a command that sends a request: its own parameters, then those of `_send`.
-
-    Args:
-        name: of the command.
-        action: the last part of the request's path. Default: the name.
-    """
+def _request(action: str) -> Callable[[Callable[..., None]], None]:
+    """Register a command that sends a request: its own parameters, then those of `_send`. `action` is the end of the request's path."""
     shared = list(inspect.signature(_send).parameters.values())[2:]
 
     def register(command: Callable[..., None]) -> None:
@@ -63,13 +58,13 @@ def _request(name: str, action: str | None = None) -> Callable[[Callable[..., No
         @wraps(command)
         def send(**values: Any) -> None:
             body = {each.name: values.pop(each.name) for each in own}
-            _send(action or name, body, **values)
+            _send(action, body, **values)
 
         # Typer reads the parameters of a command from its signature.
         parameters = [*own, *shared]
         vars(send)["__signature__"] = inspect.Signature(parameters)
         send.__annotations__ = {each.name: each.annotation for each in parameters}
-        ctl.command(name)(send)
+        ctl.command()(send)
 
     return register
 
@@ -95,7 +90,7 @@ def snapshot(
     """Publish the live rows of a table again, among its changes."""
 
 
-@_request("stop-snapshot", "snapshot/stop")
+@_request("snapshot/stop")
 def stop_snapshot(table: NAME) -> None:
     """End an incremental snapshot early."""
 
