@@ -149,7 +149,8 @@ class Security(Section):
     def _check_protocol(self) -> Security:
         conflicts: list[tuple[Path, str]] = []
         sasl = self.protocol.startswith("SASL_")
-        needed = {"mechanism", *_NEEDED[self.mechanism]} if sasl else set()
+        own = {"OAUTHBEARER": ("oauth",), "AWS_MSK_IAM": ("aws",)}.get(self.mechanism or "", ("username", "password"))
+        needed = {"mechanism", *own} - {"aws"} if sasl else set()
         for name in ("mechanism", "username", "password", "oauth", "aws"):
             is_set = getattr(self, name) is not None
             if name in needed and not is_set:
@@ -158,7 +159,7 @@ class Security(Section):
             elif is_set and not sasl:
                 useless = f"has no use with protocol {self.protocol}; expected SASL_SSL or SASL_PLAINTEXT"
                 conflicts.append(((name,), useless))
-            elif is_set and name not in needed | {"mechanism", *_ALLOWED[self.mechanism]}:
+            elif is_set and name not in ("mechanism", *own):
                 conflicts.append(((name,), f"has no use with mechanism {self.mechanism}"))
         if self.mechanism == "AWS_MSK_IAM" and self.protocol == "SASL_PLAINTEXT":
             conflicts.append((("protocol",), "expected SASL_SSL with mechanism AWS_MSK_IAM"))
@@ -172,15 +173,3 @@ class Security(Section):
             conflicts.append((("key_password",), "has no use without key_path"))
         refuse(conflicts)
         return self
-
-
-_WITH_PASSWORD = ("username", "password")
-_NEEDED: Mapping[str | None, tuple[str, ...]] = {
-    None: _WITH_PASSWORD,
-    "PLAIN": _WITH_PASSWORD,
-    "SCRAM-SHA-256": _WITH_PASSWORD,
-    "SCRAM-SHA-512": _WITH_PASSWORD,
-    "OAUTHBEARER": ("oauth",),
-    "AWS_MSK_IAM": (),
-}
-_ALLOWED: Mapping[str | None, tuple[str, ...]] = {**_NEEDED, "AWS_MSK_IAM": ("aws",)}

@@ -15,16 +15,6 @@ from cdfd.sinks.kafka.client import token_endpoint
 from cdfd.sinks.kafka.client.tokens import TokenProvider, Tokens, file_token, shared_tokens
 from cdfd.sinks.kafka.security import Aws, OAuth, Security
 
-LOGINS: Mapping[str | None, str] = {
-    None: "user name or password",
-    "PLAIN": "user name or password",
-    "SCRAM-SHA-256": "user name or password",
-    "SCRAM-SHA-512": "user name or password",
-    "OAUTHBEARER": "the token",
-    "AWS_MSK_IAM": "the token",
-}
-"""The credentials of each mechanism, as errors name them."""
-
 _HINTS = {
     "OAUTHBEARER": "Check sink.security.oauth, and that the brokers trust its issuer, with this audience and scope and correct clocks",
     "AWS_MSK_IAM": "Give the role of this process kafka-cluster:Connect on the cluster, and check sink.security.aws and the clock",
@@ -34,6 +24,11 @@ _HINTS = {
 def login_hint(mechanism: str | None) -> str:
     """A remedy for a refused login."""
     return _HINTS.get(mechanism or "", "Check sink.security.username and password")
+
+
+def login_name(mechanism: str | None) -> str:
+    """The credentials of a mechanism, as errors name them."""
+    return "the token" if mechanism in _HINTS else "user name or password"
 
 
 class SecretArgument(str):

@@ -16,7 +16,7 @@ from kafka.errors import (
 
 from cdfd.config.certificates import has_expired
 from cdfd.sinks.kafka.client.certificates import explain_untrusted
-from cdfd.sinks.kafka.client.login import LOGINS, login_hint, mechanism_of
+from cdfd.sinks.kafka.client.login import login_hint, login_name, mechanism_of
 from cdfd.sinks.kafka.client.tokens import TokenFailure
 
 
@@ -24,7 +24,7 @@ def hangup(options: Mapping[str, Any]) -> tuple[str, str | None]:
     """The reason and a hint, if a broker ends each connection during the login."""
     mechanism = mechanism_of(options)
     return (
-        f"the broker closes the connection during the login, and may have refused {LOGINS[mechanism]}",
+        f"the broker closes the connection during the login, and may have refused {login_name(mechanism)}",
         f"{login_hint(mechanism)}, and whether sink.security.protocol fits the port",
     )
 
@@ -44,7 +44,7 @@ def reason_of(error: Exception, options: Mapping[str, Any] | None = None) -> tup
         case TokenFailure():
             return error.error.what, error.error.hint
         case SaslAuthenticationFailedError():
-            return f"the broker refused {LOGINS[mechanism]} ({text})", login_hint(mechanism)
+            return f"the broker refused {login_name(mechanism)} ({text})", login_hint(mechanism)
         case UnsupportedSaslMechanismError():
             return f"the broker does not support the mechanism ({text})", "Check sink.security.mechanism"
         case IllegalSaslStateError():
