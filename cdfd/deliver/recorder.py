@@ -113,22 +113,19 @@ class Recorder:
         Raises:
             CdfdError: the ledger cannot be written.
         """
-        if self._pending is not None:
-            await self._record(self._pending)
+        if (version := self._pending) is not None:
+            await self.ledger.record(self.app_id, version, self._table_id, self._digest)
+            if self._pending == version:  # later ones stay
+                self._pending = None
+            self.monitor.recorded(version)
+            self._work()
 
     async def _try(self, version: int) -> None:
         self._not_before = self.clock.monotonic() + self.seconds
         try:
-            await self._record(version)
+            await self.record_now()
         except CdfdError as error:
             self._fail(f"cannot record version {version} in the ledger", error, self.seconds)
-
-    async def _record(self, version: int) -> None:
-        await self.ledger.record(self.app_id, version, self._table_id, self._digest)
-        if self._pending == version:  # later ones stay
-            self._pending = None
-        self.monitor.recorded(version)
-        self._work()
 
     def _fail(self, what: str, error: CdfdError, seconds: float) -> None:
         """Report an error. The log has the first one of all tables, and another one from time to time."""
