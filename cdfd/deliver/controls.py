@@ -108,12 +108,12 @@ class Controls:
             return  # the stream reads the same log and raises the better error
         self.monitor.undelivered_since(since_ms)
 
-    def report_snapshot(self) -> None:
+    def report_snapshot(self, selected: int | None = None, left: int | None = None) -> None:
         """Report the incremental snapshot as it is stored. The loop counts its files once the table is not paused."""
         state = self.sink.control.snapshot
         progress = None
         if state is not None:
-            progress = ResnapshotProgress(state.id, state.version, None, None, state.rows, state.where)
+            progress = ResnapshotProgress(state.id, state.version, selected, left, state.rows, state.where)
         self.monitor.resnapshot(progress)
 
     async def _accomplish(self, request: Request) -> Notification:

@@ -16,7 +16,6 @@ import numpy.typing as npt
 
 from cdfd.deliver.admission import Admission
 from cdfd.deliver.controls import Controls, abort_notice
-from cdfd.deliver.monitor import ResnapshotProgress
 from cdfd.deliver.rates import Rates
 from cdfd.deliver.requests import Notification
 from cdfd.delta.snapshot import Snapshot
@@ -108,13 +107,11 @@ class Resnapshotter:
         else:
             live = await asyncio.to_thread(files.live_in, plan.scans.files)
         chunk_bytes = min(self.most_bytes or CHUNK_BYTES, CHUNK_BYTES)
-        self._pending = PendingFiles(files, chosen, live, state.next, chunk_bytes)
-        await self._store(state)
+        pending = self._pending = PendingFiles(files, chosen, live, state.next, chunk_bytes)
+        await self._store(state, pending)
         stream.files = files
-        extra = {"table": self.table.uri, "version": state.version, "files": len(self._pending), "request": state.id}
-        logger.info(
-            "incremental snapshot of version %d: %d files are left", state.version, len(self._pending), extra=extra
-        )
+        extra = {"table": self.table.uri, "version": state.version, "files": len(pending), "request": state.id}
+        logger.info("incremental snapshot of version %d: %d files are left", state.version, len(pending), extra=extra)
         await self._complete_if_done()
 
     async def step(self, position: Position) -> bool:
@@ -184,7 +181,7 @@ class Resnapshotter:
                 return True  # the incremental snapshot is aborted, and its files stay pending
         if until and self._state is not None:
             pending.advance(until)
-            await self._store(replace(self._state, next=until))
+            await self._store(replace(self._state, next=until), pending)
         numbers = pending.before(touched)
         state = self._state
         if state is not None and state.ahead_of == position.version:
@@ -248,7 +245,7 @@ class Resnapshotter:
         pending.published(numbers)
         pending.advance(following.next)
         self.controls.monitor.committed(position, [], rows, plan.size)
-        self._report(following)
+        self.controls.report_snapshot(pending.selected, len(pending))
 
     async def _complete_if_done(self) -> None:
         state = self._state
@@ -276,18 +273,10 @@ class Resnapshotter:
         self.controls.monitor.resnapshot(None)
         self.controls.mailbox.news(abort_notice(state.id, self.controls.name, str(error), state.rows))
 
-    async def _store(self, state: Resnapshot) -> None:
+    async def _store(self, state: Resnapshot, pending: PendingFiles) -> None:
         if state != self._state:
             await self.controls.sink.set_control(replace(self.controls.sink.control, snapshot=state))
-        self._report(state)
-
-    def _report(self, state: Resnapshot) -> None:
-        pending = self._pending
-        if pending is not None:
-            progress = ResnapshotProgress(
-                state.id, state.version, pending.selected, len(pending), state.rows, state.where
-            )
-            self.controls.monitor.resnapshot(progress)
+        self.controls.report_snapshot(pending.selected, len(pending))
 
 
 def _select(snapshot: Snapshot, where: str) -> tuple[NumberedFiles, npt.NDArray[np.bool_]]:
