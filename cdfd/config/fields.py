@@ -77,8 +77,9 @@ class Section(BaseModel):
         return {key: value for key, value in data.items() if value is not None or key not in optional}
 
     def set_fields(self) -> dict[str, Any]:
-        """The fields that are not null, by name."""
-        return {name: value for name in type(self).model_fields if (value := getattr(self, name)) is not None}
+        """The fields that are not null, by name, with revealed secrets. Never show them."""
+        fields = {name: value for name in type(self).model_fields if (value := getattr(self, name)) is not None}
+        return {name: value.reveal() if isinstance(value, Secret) else value for name, value in fields.items()}
 
 
 def registry_name(registry: Registry) -> AfterValidator:

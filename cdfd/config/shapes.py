@@ -72,7 +72,6 @@ def mask_of(column: str, entry: object) -> Mask:
         ConfigError: it has another form, or the file of a key cannot be read. The message never has the key.
     """
     from cdfd.config.mounted import read_secret
-    from cdfd.config.values import Secret
     from cdfd.plan.shape.masks import Mask
 
     try:
@@ -92,7 +91,6 @@ def mask_of(column: str, entry: object) -> Mask:
                 key = read_secret(str(entry["hmac_key_file"]))
             except ValueError as error:
                 raise ConfigError(f"the key {str(entry['hmac_key_file'])!r:.200}: {error}") from None
-        key = key.reveal() if isinstance(key, Secret) else key
         if isinstance(key, str):
             if not is_unicode(key):
                 raise ConfigError("the key is not Unicode text", hint=UNICODE_HINT)

@@ -8,7 +8,6 @@ from pydantic import model_validator
 
 from cdfd.config.fields import Count, Flag, LocalPath, Seconds, SecretText, Section, Text, WebAddress
 from cdfd.config.problems import Conflicts
-from cdfd.config.values import Secret
 
 
 class S3(Section):
@@ -84,8 +83,7 @@ class S3(Section):
 
     def options(self) -> dict[str, object]:
         """The options for `open_storage`, with revealed secrets. Never show them."""
-        fields = self.set_fields()
-        return {name: value.reveal() if isinstance(value, Secret) else value for name, value in fields.items()}
+        return self.set_fields()
 
 
 class Storage(Section):
@@ -162,18 +160,12 @@ class UnityCatalog(Section):
 
     def options(self, s3: S3) -> dict[str, object]:
         """The options for `open_storage`, with revealed secrets. Never show them."""
-        options: dict[str, object] = {}
-        for name, value in self.set_fields().items():
-            if isinstance(value, Secret):
-                options[name] = value.reveal()
-                if value.file is not None:
-                    options[f"{name}_file"] = value.file
-            else:
-                options[name] = value
+        secrets = {"token": self.token, "client_secret": self.client_secret}
+        files = {f"{name}_file": secret.file for name, secret in secrets.items() if secret is not None and secret.file}
         own = s3.options()
         if self.credentials == "vended":
             own = {name: value for name, value in own.items() if name not in _OWN_KEYS}
-        return options | {f"s3.{name}": value for name, value in own.items()}
+        return self.set_fields() | files | {f"s3.{name}": value for name, value in own.items()}
 
 
 _OWN_KEYS = frozenset({"access_key_id", "secret_access_key", "session_token", "profile"})
