@@ -153,14 +153,10 @@ async def serve(
     """
     listen = settings.listen
     assert listen is not None
-    writer = ThreadPoolExecutor(1, "cdfd-metrics")
     tls = None if settings.tls is None else ServerTls(settings.tls).context
     names, past = AllowedHosts([listen.host, *settings.hosts]), history or History(status)
     access = Access(settings, None if controls is None else controls.token)
-    application = _application(status, past, writer, names, access, controls)
-    runner = web.AppRunner(application, access_log=None, logger=_server_logger, shutdown_timeout=STOP_SECONDS)
-    try:
-        await runner.setup()
+    async with _application(status, past, names, access, controls) as runner:
         # aiohttp's own `TCPSite` lets a client without a handshake stay for a minute, where the limit of connections does not see it.
         handshake: dict[str, Any] = {} if tls is None else {"ssl": tls, "ssl_handshake_timeout": HANDSHAKE_SECONDS}
         assert runner.server is not None
@@ -183,9 +179,6 @@ async def serve(
                 bound = Listen(*listening.sockets[0].getsockname()[:2])
                 logger.info("metrics, health and status at %s://%s", "http" if tls is None else "https", bound)
                 yield bound
-    finally:
-        await runner.cleanup()
-        writer.shutdown(wait=False, cancel_futures=True)
 
 
 @asynccontextmanager
@@ -195,18 +188,11 @@ async def serve_socket(path: str, status: Status, history: History, controls: Co
     Raises:
         ConfigError: the socket cannot be made.
     """
-    writer = ThreadPoolExecutor(1, "cdfd-socket")
-    application = _application(status, history, writer, AllowedHosts([]), Access(Http()), controls)
-    runner = web.AppRunner(application, access_log=None, logger=_server_logger, shutdown_timeout=STOP_SECONDS)
     with private_socket(path) as listening:
-        try:
-            await runner.setup()
+        async with _application(status, history, AllowedHosts([]), Access(Http()), controls) as runner:
             await web.SockSite(runner, listening).start()
             logger.info("controls at the socket %s", path)
             yield
-        finally:
-            await runner.cleanup()
-            writer.shutdown(wait=False, cancel_futures=True)
 
 
 class Scrapes:
@@ -238,15 +224,12 @@ class Scrapes:
             return await asyncio.get_running_loop().run_in_executor(self._writer, render)
 
 
-def _application(
-    status: Status,
-    history: History,
-    writer: Executor,
-    names: AllowedHosts,
-    access: Access,
-    controls: ControlRoutes | None,
-) -> web.Application:
+@asynccontextmanager
+async def _application(
+    status: Status, history: History, names: AllowedHosts, access: Access, controls: ControlRoutes | None
+) -> AsyncIterator[web.AppRunner]:
     # In a thread of its own: rendering many tables must not delay deliveries, and the loop's threads may all wait for a broker.
+    writer = ThreadPoolExecutor(1, "cdfd-http")
     scrapes = Scrapes(status.metrics, writer)
 
     async def metrics(request: web.Request) -> web.Response:
@@ -301,7 +284,13 @@ def _application(
     )
     if controls is not None:
         application.add_routes(controls.routes())
-    return application
+    runner = web.AppRunner(application, access_log=None, logger=_server_logger, shutdown_timeout=STOP_SECONDS)
+    try:
+        await runner.setup()
+        yield runner
+    finally:
+        await runner.cleanup()
+        writer.shutdown(wait=False, cancel_futures=True)
 
 
 async def _set_headers(_: web.Request, response: web.StreamResponse) -> None:
