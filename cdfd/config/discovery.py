@@ -243,7 +243,6 @@ class TableEntry:
     """A table that was found, or that the configuration lists.
 
     Attributes:
-        table: its settings.
         key_property: the table property with its key; None: the key is in the settings.
         needs_key: whether `refine` is `key`, which needs the property.
     """

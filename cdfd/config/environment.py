@@ -74,7 +74,6 @@ def resolve(root: Node, environ: Mapping[str, str], mounted: Collection[str], fo
     """Resolve every reference of a document.
 
     Args:
-        root: the document.
         environ: the environment.
         mounted: names of the settings that may be given as a file, with the suffix `_file`.
         folder: base of relative paths of such files; None: the working directory.

@@ -57,9 +57,6 @@ class MountedText:
 
     A file that is gone, empty or unreadable does not change the text: a writer may be about to replace it. The log has one warning then.
 
-    Args:
-        path: of the file.
-
     Raises:
         ValueError: as in `read_secret`.
     """

@@ -44,7 +44,6 @@ class OwnTopics:
         """Why a table cannot have a topic; None if it can.
 
         Args:
-            topic: of the table.
             others: topics of other tables.
         """
         if not self.exist:

@@ -20,7 +20,6 @@ def load(
     """Read a configuration file.
 
     Args:
-        path: of the file.
         environ: the process's environment where it is None.
         folder: base of relative paths; None: the file's folder, or the working directory for a pipe or a device.
 
@@ -48,7 +47,6 @@ def parse(
     """Settings from the text of a configuration file.
 
     Args:
-        text: of the file.
         environ: the process's environment where it is None.
         name: stands for the file in errors.
         folder: where relative paths in it begin; they stay as they are where it is None.

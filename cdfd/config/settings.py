@@ -346,7 +346,6 @@ class Settings(Section):
         """The same settings with the tables and the sinks of others.
 
         Args:
-            other: the others.
             staying: the settings of sinks that get only the tables of the others, by name.
         """
         settings = self.model_copy(update={"tables": other.tables, "sinks": other.sinks})

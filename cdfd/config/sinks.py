@@ -176,8 +176,6 @@ def data_of_sink(
 
     Args:
         data: the file, whose sections are valid each for itself.
-        name: of the sink.
-        sinks: all of them.
     """
     alone = {key: value for key, value in data.items() if key != "sinks"}
     entry = data["sinks"][name]
@@ -283,7 +281,6 @@ def topics_elsewhere(name: str, by_sink: Mapping[str, Any]) -> Mapping[str, str]
     """The topics of listed tables, and the daemon's own, of other sinks with a broker of this one; and the sink of each topic.
 
     Args:
-        name: of this sink.
         by_sink: as in `meetings`.
     """
     brokers = by_sink[name].sink.brokers

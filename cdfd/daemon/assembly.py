@@ -67,19 +67,11 @@ class Shared:
     """The resources that the tables of a sink share.
 
     Attributes:
-        config: all settings.
-        clock: the source of time.
         recover_from_ledger: see `Policies`.
         ledger_of: the ledger of a table; None if there is no ledger.
-        admission: of large deliveries.
-        file_events: watches local folders.
         notifications: receives events of stores; None if not configured.
         engine: of large versions.
-        sources: the tables of all sinks.
-        sink: the configured sink.
         ledger_warnings: those about each ledger that is in use.
-        mailboxes: the requests for each table.
-        rates: the rate limits of the pipeline.
         poll_budget: of tables in stores without events.
         kept: what a loop that starts again keeps, by the event that stops it: all loops of a table have the same one until the table leaves.
     """

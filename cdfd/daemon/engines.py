@@ -137,11 +137,7 @@ def large_versions(
 
 @dataclass(eq=False)
 class EmbeddedEngine:
-    """The `Engine` port in this process, one part after the other: for what was begun on a cluster that is no longer configured.
-
-    Attributes:
-        admission: of large deliveries.
-    """
+    """The `Engine` port in this process, one part after the other: for what was begun on a cluster that is no longer configured."""
 
     admission: Admission
 

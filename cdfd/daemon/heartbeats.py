@@ -15,13 +15,7 @@ logger = logging.getLogger("cdfd.daemon")
 
 @dataclass(eq=False)
 class Heartbeats:
-    """Writes heartbeats. A failure is logged once, and never affects deliveries.
-
-    Attributes:
-        status: of the daemon.
-        announce: writes the records.
-        clock: the source of time.
-    """
+    """Writes heartbeats. A failure is logged once, and never affects deliveries."""
 
     status: Status
     announce: Announce

@@ -54,7 +54,6 @@ class Sources:
     """The tables of all sinks of a daemon.
 
     Attributes:
-        clock: the source of time.
         results: rows that wait for other sinks.
     """
 

@@ -42,10 +42,8 @@ class Assignment:
     """Everything that a process needs to deliver parts of a version. It pickles with the secrets of the settings; its repr hides them.
 
     Attributes:
-        config: of the pipeline.
         table: the table's name there.
         version: the version, its plan without scans.
-        position: where the version begins.
         job: the job; None to measure only.
         role: what the job is a part of, where that is not the table's own delivery.
     """
@@ -85,8 +83,6 @@ class Assignment:
         The files of a range of paths are more than one delivery takes. They are listed and cut here, and delivered one cut after the other.
 
         Args:
-            number: of the part.
-            part: what is in it.
             workers: cores to keep busy with reading.
 
         Raises:

@@ -40,9 +40,6 @@ def execution(config: Settings, source: Table, table: settings.Table, workers: i
     """The execution of a table's plans.
 
     Args:
-        config: the configuration.
-        source: the table.
-        table: its configuration.
         workers: cores to use; None for as many as the process may use.
     """
     rows, has_topics = table.rows, config.sink is not None and config.sink.has_topics

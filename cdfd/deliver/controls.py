@@ -34,13 +34,10 @@ class Controls:
 
     Attributes:
         name: of the table in the configuration.
-        table: the table.
         sink: stores the control.
-        mailbox: has the requests.
         stop: set when the loop has to end.
         monitor: receives pauses and incremental snapshots.
         recorder: writes the ledger; None if there is no ledger.
-        clock: the source of time.
         sink_name: the name of the sink in messages.
     """
 

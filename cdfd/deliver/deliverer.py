@@ -58,14 +58,9 @@ class Deliverer:
 
     Attributes:
         table: its URI, for messages.
-        sink: receives the rows.
-        execution: reads the files.
-        limits: of one delivery.
         stop: once set, a delivery of several versions ends after the current one, and a version in parts after the current part.
-        monitor: receives the events of deliveries.
         report: shows progress to people.
         admission: large deliveries wait for a slot.
-        clock: the source of time.
         large: delivers versions that are too large for this process; None if there is no such engine.
         rates: limits of rows and bytes a second. They do not hold for `large`.
     """

@@ -51,22 +51,13 @@ class Feed:
     """Delivers one table's changes to one sink, in order, until `stop` is set.
 
     Attributes:
-        table: the source of the changes.
-        sink: receives the changes.
-        execution: reads the files.
         tailer: waits for the next version.
-        policies: the configured behaviour.
         stop: set it to stop after the current delivery.
-        limits: of one delivery.
         recorder: writes the ledger; None if there is no ledger.
-        monitor: receives the events of the loop.
-        admission: of large deliveries, shared by the tables of a daemon.
         sink_name: the name of the sink in messages.
         terminal: whether to show the progress of long work on a terminal instead of logging it.
         large: delivers versions that are too large for this process.
         warned: warnings since the daemon started; a restarted loop does not repeat them.
-        mailbox: has the requests of operators.
-        rates: limits of rows and bytes a second.
         name: of the table in the configuration.
     """
 

@@ -44,7 +44,6 @@ class HeadroomTracker:
     """Computes the headroom of one table from the events of its loop.
 
     Attributes:
-        clock: the source of time.
         retention: of the table; None if unknown.
     """
 

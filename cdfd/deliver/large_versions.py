@@ -60,7 +60,6 @@ class LargeVersions:
         table: its URI, for messages.
         sink: the table's own.
         assign: what executors have to know, of a version at a position.
-        engine: runs jobs.
         threshold: bytes of files beyond which a version is large. None: none is, but what was begun as a job is finished as one.
         part_bytes: bytes of files of a part.
         stop: where it is set, a job ends early.

@@ -15,7 +15,6 @@ class ResnapshotProgress:
     """The progress of an incremental snapshot.
 
     Attributes:
-        id: of the request.
         version: whose live files are published; -1 until the loop begins it.
         files: how many files are selected; None until the loop has counted them, which it does not while the table is paused.
         remaining: how many of them are not published yet; None as `files`.

@@ -106,7 +106,6 @@ class PathRanges:
     """Ranges of paths, and how much is in them.
 
     Attributes:
-        live: the files.
         others: the live files whose paths commits after the checkpoint name.
         bounds: the paths between ranges, ascending. Range number i ends before bound number i; there is one more range than bounds.
         files, bytes: number of files, and their bytes, by range.
@@ -178,9 +177,6 @@ def counted_ranges(live: LiveListing, bounds: pa.Array, storage: Storage, count_
     """Files, bytes and rows of each range. Holds one batch of the checkpoint at a time.
 
     Args:
-        live: the files.
-        bounds: of the ranges.
-        storage: of the table.
         count_rows: counts the rows of files that the log has no counts of. None if no rows are to be counted.
 
     Raises:

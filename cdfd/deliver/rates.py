@@ -61,7 +61,6 @@ class RateLimit:
     Args:
         rows_per_second: None for no limit.
         bytes_per_second: None for no limit; of the files that are read.
-        clock: the source of time.
     """
 
     def __init__(self, rows_per_second: float | None, bytes_per_second: float | None, clock: Clock) -> None:

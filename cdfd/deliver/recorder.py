@@ -47,11 +47,7 @@ class Recorder:
     A failed record is retried with the newest version, because the sink's position is authoritative.
 
     Attributes:
-        ledger: receives the records.
-        app_id: of the pipeline's table.
         seconds: minimum time between two records.
-        clock: the source of time.
-        monitor: receives successful records and errors.
         renewal: seconds without a record after which the position is recorded with the present time; None: never.
         warnings: of the ledger, which its tables share.
     """

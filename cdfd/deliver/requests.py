@@ -42,7 +42,6 @@ class Refused(Exception):
     """A request that is not carried out.
 
     Attributes:
-        kind: the kind of reason.
         reason: for the sender.
     """
 
@@ -57,7 +56,6 @@ class Request:
     """A request.
 
     Attributes:
-        action: the action.
         id: identifies the request. The sender chooses it, or the daemon.
         table: the table's name in the configuration; None with `log-level`.
         where: with `snapshot`, the condition that selects files; empty: all files.
@@ -78,7 +76,6 @@ class Notification:
     """The answer to a request, or news about an action that takes time. Its JSON has the fields of Debezium's notifications.
 
     Attributes:
-        id: of the request.
         aggregate: `Table`, `Incremental Snapshot` or `Log Level`.
         type: `PAUSED`, `RESUMED`, `MOVED`, `CHANGED`, `STARTED`, `IN_PROGRESS`, `COMPLETED`, `ABORTED`, `ACCEPTED` or `REFUSED`.
         message: for people.
@@ -170,9 +167,7 @@ def parse_request(action: str, table: str | None, id: str, document: Mapping[str
     """A request, with the types of its fields checked.
 
     Args:
-        action: its name.
         table: the table's name, which may not exist.
-        id: of the request.
         document: the other fields, and perhaps `id`.
 
     Raises:

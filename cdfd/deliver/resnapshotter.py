@@ -55,11 +55,7 @@ class Resnapshotter:
     """The incremental snapshot of one table, while its loop runs from a position on.
 
     Attributes:
-        table: the table.
-        execution: reads the files.
         controls: has the state of the incremental snapshot.
-        admission: of large deliveries.
-        rates: limits of rows and bytes a second.
         most_bytes: limit of a delivery, which chunks keep, too; 0: none.
     """
 

@@ -75,8 +75,6 @@ async def read_ledger(ledger: Ledger, app_id: str, *, needed: bool) -> tuple[Led
     """The ledger's position, and the error if the ledger cannot be read and is not needed.
 
     Args:
-        ledger: the ledger.
-        app_id: of the pipeline's table.
         needed: whether the ledger has the only position.
 
     Raises:
@@ -111,7 +109,6 @@ def check_fit(policies: Policies, header: Header, newest: Header, *others: Heade
     at the version.
 
     Args:
-        policies: the configuration.
         header: of the table at that version.
         newest: of the table at its newest version. It matters only if the version lacks a column, or if there are masks.
         others: of further versions to read, whose columns masks may name too.

@@ -33,8 +33,6 @@ class Controller:
     """The controls of a daemon.
 
     Args:
-        pipeline: its name.
-        clock: the source of time.
         engine: the kind of engine. The queries of Spark have their positions, and take no requests.
 
     Attributes:
@@ -69,7 +67,6 @@ class Controller:
         """Carry out a request; the answer. It is also logged and sent to all listeners.
 
         Args:
-            request: the request.
             timeout: seconds to wait. If the table has not carried out the request by then, the answer is `ACCEPTED`, and another
                 notification follows.
         """
@@ -134,12 +131,7 @@ class Controller:
 
 @dataclass(eq=False)
 class Publisher:
-    """Writes notifications to a topic, at least once each while the process runs. Failures are logged, and never affect deliveries.
-
-    Attributes:
-        announce: writes records.
-        clock: the source of time.
-    """
+    """Writes notifications to a topic, at least once each while the process runs. Failures are logged, and never affect deliveries."""
 
     announce: Announce
     clock: Clock

@@ -120,9 +120,7 @@ class SignalReader:
     """Takes the records of a topic, and carries out their requests.
 
     Attributes:
-        controller: carries out the requests.
         allowed: the actions that records may ask for.
-        clock: the source of time.
         shares_tables: whether unknown tables belong to other shards, which take the same records.
         address: the name of the loop of a table; see `Settings.address`.
     """
@@ -204,9 +202,6 @@ async def read_signals(
     A topic that cannot be read is tried again; deliveries do not wait for it.
 
     Args:
-        config: the settings.
-        controller: carries out the requests.
-        clock: the source of time.
         shard: of this process; None: it delivers all tables.
         searched: set once the tables of patterns are known. Signals for them may have come while the daemon was down.
     """

@@ -35,10 +35,7 @@ class Election:
     """Takes part in the election of a pipeline.
 
     Attributes:
-        lease: of the pipeline.
-        clock: the source of time.
         poll: seconds between two readings of a standby.
-        candidate: the state of this process.
         expected: set while this process stands by and may lead soon.
     """
 

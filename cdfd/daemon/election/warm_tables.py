@@ -38,8 +38,6 @@ class WarmTables:
     """Prepares the tables of a pipeline while this process stands by.
 
     Args:
-        config: the settings.
-        clock: the source of time.
         expected: set while this process may soon lead.
 
     Attributes:

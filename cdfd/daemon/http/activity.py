@@ -14,7 +14,6 @@ class SeenError:
     """An error, and how often it came in a row.
 
     Attributes:
-        error: the error.
         at_ms: time of its last occurrence, in ms since the Unix epoch.
         retry_at: time of the restart after it, by the monotonic clock; None if the loop continues, or does not restart.
         count: occurrences in a row.

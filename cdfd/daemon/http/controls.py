@@ -39,9 +39,7 @@ class ControlRoutes:
     """The routes of controls.
 
     Args:
-        controller: carries out the requests.
         token: the token that requests must have; None: this server has no controls.
-        clock: the source of time.
         trusted: whether the server itself keeps others out, as a Unix socket does.
     """
 

@@ -96,11 +96,7 @@ def largest(values: Iterable[float | None]) -> float | None:
 
 @dataclass(eq=False)
 class History:
-    """The last hour of a daemon.
-
-    Attributes:
-        status: of the daemon.
-    """
+    """The last hour of a daemon."""
 
     status: Status
     all: Ring = field(default_factory=Ring, init=False)

@@ -122,7 +122,6 @@ class Metrics:
     """All metrics of a daemon.
 
     Args:
-        version: of cdfd.
         native: whether `cdfd-native` is used.
         sinks: whether the pipeline has several sinks. Then the metrics of tables have the label `sink`.
     """

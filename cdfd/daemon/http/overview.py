@@ -103,7 +103,6 @@ def overview(status: Status, history: History, *, controls: bool = False) -> dic
     """All tables in short, as JSON values. Takes about 60 microseconds for each table.
 
     Args:
-        status: of the daemon.
         history: its last hour.
         controls: whether the server takes requests of operators.
     """

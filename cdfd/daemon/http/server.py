@@ -143,7 +143,6 @@ async def serve(
 
     Args:
         settings: the address, where port 0 lets the system choose a port; host names, TLS and authentication.
-        status: the status to serve.
         history: of the tables, for the page.
         controls: the routes of controls; None: no controls.
 

@@ -72,7 +72,6 @@ class Status:
 
     Args:
         config: of the daemon. No document contains its secrets.
-        clock: the source of time.
         shard: of this process; None: it delivers all tables.
         whole: the status of the daemon, for that of one of its sinks.
         standby: whether it takes part in an election. Then it has no tables before it leads.
@@ -142,7 +141,6 @@ class Status:
         """The monitor of a table that the daemon starts to deliver.
 
         Args:
-            table: its settings.
             starts_at_work: whether the daemon was ready before it started to deliver this table and others.
         """
         earlier = self._tables.get(table.name)
@@ -273,7 +271,6 @@ def daemon_families(
     """The metrics of the daemon as a whole, at this moment.
 
     Args:
-        pipeline: its name.
         by_sink: the searches of each sink; the label `sink` is there if there are several, and the name is empty if there is one.
         budget: of tables in stores without events.
         leads: whether this process delivers the pipeline.

@@ -22,11 +22,7 @@ SECONDS = 60.0
 
 @dataclass(eq=False)
 class Summary:
-    """Computes summary lines from the totals at the previous line, and warns of tables at risk.
-
-    Attributes:
-        status: of the daemon.
-    """
+    """Computes summary lines from the totals at the previous line, and warns of tables at risk."""
 
     status: Status
     _before: dict[TableMonitor, tuple[int, int]] = field(default_factory=dict, init=False)

@@ -32,9 +32,6 @@ class TableMonitor(Monitor):
     """The `Monitor` of one table: receives the events of its loop and answers requests for its status.
 
     Args:
-        table: of the configuration.
-        metrics: of that table.
-        clock: the source of time.
         sink: the name of the sink in `sinks`; empty with `sink`.
         starts_at_work: whether the table joins a daemon that is ready, which it stays for the time of a start.
 
@@ -43,7 +40,6 @@ class TableMonitor(Monitor):
         commits: versions delivered since the start.
         position: the next position to deliver; None if unknown.
         resnapshot_progress: of an incremental snapshot; None if there is none.
-        activity: recent events.
         exemplar: returns the labels of the trace of the last delivery; None if there are no traces.
     """
 

@@ -19,8 +19,6 @@ class Destinations:
     """Keeps the sinks of the configuration open.
 
     Attributes:
-        config: the settings.
-        status: of the daemon.
         open_sink: opens one of the sinks with all of its tables, and closes it at the end of the block. Yields its searches for tables.
     """
 

@@ -57,8 +57,6 @@ class FolderSearch:
 
     Args:
         config: for the access to the store.
-        discovery: the pattern.
-        clock: the source of time.
     """
 
     def __init__(self, config: Settings, discovery: Discovery, clock: Clock | None = None) -> None:
@@ -160,11 +158,7 @@ class FolderSearch:
 
 @dataclass(eq=False)
 class SharedSearches:
-    """The searches of all sinks of a daemon: sinks that have a pattern in common share its search.
-
-    Attributes:
-        clock: the source of time.
-    """
+    """The searches of all sinks of a daemon: sinks that have a pattern in common share its search."""
 
     clock: Clock
     _searches: WeakValueDictionary[Hashable, FolderSearch] = field(default_factory=WeakValueDictionary, init=False)
@@ -215,7 +209,6 @@ def merge_tables(
     error of the second one: a listed table is first, then those that run already, then those of the first pattern in the file.
 
     Args:
-        config: the settings.
         searched: the folders of each pattern, in the order of the file.
         running: locations of tables that are delivered already.
     """
@@ -293,7 +286,6 @@ async def discover_tables(
     """The configuration with the tables that its patterns find now, and the errors of tables that cannot be delivered.
 
     Args:
-        config: the settings.
         only: the name of a table of interest; the keys of others stay unknown, because each one needs its table to be read.
         shard: only the tables of this shard; None: all.
 

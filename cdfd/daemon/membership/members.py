@@ -60,10 +60,7 @@ class Members:
     notice nothing.
 
     Attributes:
-        config: the settings.
-        supervisor: runs the loops.
         status: has a monitor for each table.
-        open_loop: opens the loop of a table.
         controller: has a mailbox for each table; None: tables take no requests.
         shard: of this process; None: it delivers all tables.
         monitor_of: completes the monitor of a table with those of telemetry; None: it is complete.

@@ -56,12 +56,8 @@ class Reloading:
     """Applies changes of the configuration file.
 
     Attributes:
-        path: the file.
         loaded: its content before the daemon loaded it; None if it comes from a pipe.
         destinations: the sinks and tables of the daemon.
-        searches: the status of reloads.
-        clock: the source of time.
-        file_events: watches the folder of the file.
         hangup: set it to read the file again even if it has not changed.
     """
 
@@ -134,7 +130,6 @@ async def load_changes(path: Path, running: Settings) -> tuple[Settings, Sequenc
     """The settings of a file whose tables and sinks a daemon can apply, and the names of its other settings that differ.
 
     Args:
-        path: the file.
         running: the settings of the daemon.
 
     Raises:

@@ -33,10 +33,6 @@ class Searching:
     """Keeps the tables of all patterns up to date.
 
     Attributes:
-        members: the tables of the daemon.
-        searches: the status of the searches.
-        clock: the source of time.
-        file_events: watches local folders.
         shared: the searches that sinks share.
         started: set once the tables of the first search of each pattern are members, even if some patterns could not be searched.
     """

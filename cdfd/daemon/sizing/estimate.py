@@ -141,7 +141,6 @@ class TableNeeds:
     """The needs of a table.
 
     Attributes:
-        name: of the table.
         mean, peak: by hour; the peak is the busiest hour of the clock.
         load_seconds: time of the first load.
         gets, lists: requests to the store an hour.

@@ -37,7 +37,6 @@ async def read_work(config: Settings, days: float, clock: Clock) -> tuple[list[T
     Args:
         config: with its tables.
         days: how far back.
-        clock: the source of time.
     """
     turns = asyncio.Semaphore(AT_A_TIME)
 

@@ -42,7 +42,6 @@ class TableWork:
     """The work of a table in the time that was looked at.
 
     Attributes:
-        name: of the table.
         remote: whether it is in a store that counts requests.
         hours: how long that time is.
         versions: in order.
@@ -89,7 +88,6 @@ def version_work(plan: ChangePlan, metrics: Mapping[str, str], counts: RowCounts
     files have: those counts come from the metrics of the commit. Where these are missing too, files have as many rows a byte as the table.
 
     Args:
-        plan: of the version.
         metrics: `operationMetrics` of its `commitInfo`.
         counts: of files, which this version's are added to.
     """

@@ -21,7 +21,6 @@ def preflight(config: Settings, shard: Shard | None = None, *, standby: bool = F
     """Check everything that depends only on the configuration, the installed packages and the files it names.
 
     Args:
-        config: the settings.
         shard: of this process, if there are several.
         standby: whether it takes part in an election.
 

@@ -78,7 +78,6 @@ class Supervisor:
 
     Attributes:
         stop: set it to stop all loops.
-        clock: the source of time.
         random: of the jitter of retries.
         awaits_tables: whether more tables may be found later; asked whenever every table needs an operator. If not, that ends the process.
         shares_tables: whether other processes may take tables over, as shards do; asked whenever one does. If not, that ends the process.
@@ -102,7 +101,6 @@ class Supervisor:
         Args:
             name: of the table; not yet in use.
             open: opens its loop; called again after every error.
-            monitor: receives the events of the loop.
             wake: if it is set during the wait for a retry, the retry comes at once.
         """
         assert name not in self._tables, name

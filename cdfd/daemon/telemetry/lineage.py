@@ -84,8 +84,6 @@ class LineageMonitor(Monitor):
         job: namespace and name of the job.
         source: the dataset that it reads.
         target: the dataset that it writes.
-        send: takes an event.
-        clock: the source of time.
     """
 
     job: Dataset
@@ -192,7 +190,6 @@ class Sender:
     Attributes:
         url: of the receiver.
         token: for bearer authentication; None: none.
-        clock: the source of time.
     """
 
     url: str
@@ -262,9 +259,7 @@ async def lineage(
     """A function that returns the monitor of a table. Sends the last events at the end of the block, for a limited time.
 
     Args:
-        config: all settings.
         target: the dataset that a table is delivered to.
-        clock: the source of time.
     """
     chosen = config.telemetry.openlineage
     assert chosen.url is not None

@@ -61,8 +61,6 @@ class TracingMonitor(Monitor):
     """The `Monitor` that makes the traces of one table.
 
     Args:
-        tracer: of OpenTelemetry.
-        name: of the table.
         attributes: of each trace.
 
     Attributes:
@@ -167,7 +165,6 @@ class QuietExporter(SpanExporter):
     """Sends spans, and logs once that the collector does not take them, instead of at each attempt.
 
     Args:
-        exporter: sends them.
         place: of the collector, for messages.
     """
 
