@@ -94,22 +94,20 @@ class LargeVersions:
         Raises:
             CdfdError: as `PlanStream.snapshot` says.
         """
+        job = self.sink.job
+        if job is not None:  # it goes on as it was begun
+            by_ranges = job.digest.startswith(MARK)
+        else:
+            may = self.threshold is not None and self.planning != "driver"
+            by_ranges = may and not position.part and self.sink.takes_job(position)
         # A filter needs the statistics of each file.
-        if stream.rows.shape.where is None and self._ranges_at(position):
-            least = 0 if self.sink.job is not None else least_bytes(self.planning)
+        if by_ranges and stream.rows.shape.where is None:
+            least = 0 if job is not None else least_bytes(self.planning)
             listed = await stream.listed_snapshot(position.version, tailer, least_bytes=least)
             if listed is not None:
                 version, live = listed
                 return ListedVersion(version.plan, version.table_id, digest=version.digest, live=live)
         return await stream.snapshot(position.version, tailer, by_statistics=False)
-
-    def _ranges_at(self, position: Position) -> bool:
-        """Whether parts of a snapshot may be ranges of paths. A job goes on as it was begun."""
-        job = self.sink.job
-        if job is not None:
-            return job.digest.startswith(MARK)
-        may = self.threshold is not None and self.planning != "driver"
-        return may and not position.part and self.sink.takes_job(position)
 
     async def deliver(self, version: Version, position: Position) -> tuple[Counts, int] | None:
         """Deliver a version; its rows, and the bytes of its files. None where a stop came first.
