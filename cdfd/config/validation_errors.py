@@ -23,10 +23,8 @@ _EXPECTED = {
     "dict_type": "expected a mapping",
     "mapping_type": "expected a mapping",
     "model_type": "expected a mapping",
-    "model_attributes_type": "expected a mapping",
     "string_too_short": "expected text that is not empty",
     "too_short": "at least one is required",
-    "finite_number": "expected a finite number",
 }
 
 
