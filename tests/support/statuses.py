@@ -1,15 +1,24 @@
 """A daemon's status to look at: its configuration, and the versions that its loops would tell of."""
 
+from contextlib import AbstractAsyncContextManager
+
 from prometheus_client.parser import text_string_to_metric_families
 
 from cdfd.config.parser import parse
+from cdfd.config.sections import Http
 from cdfd.config.settings import Settings
+from cdfd.config.values import Listen
+from cdfd.daemon.controls.controller import Controller
+from cdfd.daemon.http.controls import ControlRoutes
+from cdfd.daemon.http.history import History
+from cdfd.daemon.http.server import serve
 from cdfd.daemon.http.status import Status
 from cdfd.delta.types.datatypes import StructType
 from cdfd.delta.types.schema import TableSchema
 from cdfd.model.plan import ChangePlan, Origin
 from cdfd.model.position import Position
 from cdfd.model.version import Version
+from tests.support.manual_time import ManualClock
 
 NOW_MS = 1_700_000_000_000
 PASSWORD = "correct-horse-battery"
@@ -31,6 +40,12 @@ progress: {ledger: none}
 
 def configuration() -> Settings:
     return parse(CONFIGURATION, {"KAFKA_PASSWORD": PASSWORD})
+
+
+def serve_status(settings: Http, status: Status, history: History | None = None) -> AbstractAsyncContextManager[Listen]:
+    """The server of a daemon that has no token for controls."""
+    controls = ControlRoutes(Controller("shop", ManualClock()), None, ManualClock())
+    return serve(settings, status, history or History(status), controls)
 
 
 def version(number: int, committed_ms: int = NOW_MS, origin: Origin = "files") -> Version:

@@ -136,15 +136,12 @@ async def serve_all(
 
 
 @asynccontextmanager
-async def serve(
-    settings: Http, status: Status, history: History | None = None, controls: ControlRoutes | None = None
-) -> AsyncIterator[Listen]:
+async def serve(settings: Http, status: Status, history: History, controls: ControlRoutes) -> AsyncIterator[Listen]:
     """Serve until the block ends. Yields the address with the actual port.
 
     Args:
         settings: the address, where port 0 lets the system choose a port; host names, TLS and authentication.
         history: of the tables, for the page.
-        controls: the routes of controls; None: no controls.
 
     Raises:
         ListenError: another process listens at the address.
@@ -153,9 +150,8 @@ async def serve(
     listen = settings.listen
     assert listen is not None
     tls = None if settings.tls is None else ServerTls(settings.tls).context
-    names, past = AllowedHosts([listen.host, *settings.hosts]), history or History(status)
-    access = Access(settings, None if controls is None else controls.token)
-    async with _application(status, past, names, access, controls) as runner:
+    names, access = AllowedHosts([listen.host, *settings.hosts]), Access(settings, controls.token)
+    async with _application(status, history, names, access, controls) as runner:
         # aiohttp's own `TCPSite` lets a client without a handshake stay for a minute, where the limit of connections does not see it.
         handshake: dict[str, Any] = {} if tls is None else {"ssl": tls, "ssl_handshake_timeout": HANDSHAKE_SECONDS}
         assert runner.server is not None
@@ -225,7 +221,7 @@ class Scrapes:
 
 @asynccontextmanager
 async def _application(
-    status: Status, history: History, names: AllowedHosts, access: Access, controls: ControlRoutes | None
+    status: Status, history: History, names: AllowedHosts, access: Access, controls: ControlRoutes
 ) -> AsyncIterator[web.AppRunner]:
     # In a thread of its own: rendering many tables must not delay deliveries, and the loop's threads may all wait for a broker.
     writer = ThreadPoolExecutor(1, "cdfd-http")
@@ -256,10 +252,8 @@ async def _application(
         headers = {"Content-Type": "text/html; charset=utf-8", "Content-Security-Policy": policy()}
         return web.Response(body=render_page(), headers=headers)
 
-    active = controls is not None and controls.token is not None
-
     async def tables(_: web.Request) -> web.Response:
-        return _json(overview.overview(status, history, controls=active), 200, indent=None)
+        return _json(overview.overview(status, history, controls=controls.token is not None), 200, indent=None)
 
     async def table(request: web.Request) -> web.Response:
         name = request.query.get("name", "")
@@ -281,8 +275,7 @@ async def _application(
             web.get("/overview/table", table),
         ]
     )
-    if controls is not None:
-        application.add_routes(controls.routes())
+    application.add_routes(controls.routes())
     runner = web.AppRunner(application, access_log=None, logger=_server_logger, shutdown_timeout=STOP_SECONDS)
     try:
         await runner.setup()

@@ -13,14 +13,13 @@ from cdfd.config.values import Listen
 from cdfd.daemon.election.candidate import Candidate
 from cdfd.daemon.election.election import Election
 from cdfd.daemon.http.history import POINTS, SECONDS, History
-from cdfd.daemon.http.server import serve
 from cdfd.daemon.http.status import Status
 from cdfd.errors import StorageError
 from cdfd.sinks.lease import Claim, Lease
 from tests.support.browser import daemons
 from tests.support.browser.chromium import Tab, browser
 from tests.support.manual_time import ManualClock
-from tests.support.statuses import configuration
+from tests.support.statuses import configuration, serve_status
 
 WITHIN = 120
 MANY = [*(f"table_{number:03}" for number in range(497)), *daemons.NAMES[3:5], "stores"]
@@ -36,7 +35,7 @@ def an_hour_ago() -> ManualClock:
 
 @asynccontextmanager
 async def open_page(status: Status, history: History, chosen: str = "", *, dark: bool = False) -> AsyncIterator[Tab]:
-    async with serve(Http(listen=Listen("127.0.0.1", 0)), status, history) as address, browser() as tab:
+    async with serve_status(Http(listen=Listen("127.0.0.1", 0)), status, history) as address, browser() as tab:
         await tab.open(f"http://{address}/{chosen}", dark=dark)
         await tab.until(f"{SHOWN} > 0")
         yield tab
@@ -183,12 +182,12 @@ async def test_a_refresh_replaces_texts_and_nothing_else() -> None:
 async def test_a_daemon_that_is_gone_and_comes_back() -> None:
     status, history = daemons.calm(an_hour_ago())
     async with browser() as tab:
-        async with serve(Http(listen=Listen("127.0.0.1", 0)), status, history) as address:
+        async with serve_status(Http(listen=Listen("127.0.0.1", 0)), status, history) as address:
             assert address is not None
             await tab.open(f"http://{address}/")
             await tab.until(f"{SHOWN} > 0")
         await tab.until(f"{HEADLINE} === 'The daemon does not answer'")
-        async with serve(Http(listen=address), status, history):
+        async with serve_status(Http(listen=address), status, history):
             await tab.until(f"{HEADLINE} === 'All 7 tables are up to date'")
 
 
@@ -209,7 +208,7 @@ async def test_text_of_others_is_text() -> None:
 
 async def test_the_policy_stops_scripts_that_get_into_the_page() -> None:
     status, history = daemons.calm(an_hour_ago())
-    async with serve(Http(listen=Listen("127.0.0.1", 0)), status, history) as address, browser() as tab:
+    async with serve_status(Http(listen=Listen("127.0.0.1", 0)), status, history) as address, browser() as tab:
         await tab.open(f"http://{address}/")
         for attack in (
             "document.body.innerHTML = '<img src=x onerror=window.hacked=1>'",

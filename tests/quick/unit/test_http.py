@@ -22,11 +22,10 @@ import pytest
 from cdfd.config.sections import Http
 from cdfd.config.values import Listen
 from cdfd.daemon.http import connections, server
-from cdfd.daemon.http.server import serve
 from cdfd.daemon.http.status import Status
 from cdfd.errors import ConfigError, ListenError, SinkError, StorageError
 from tests.support.manual_time import ManualClock
-from tests.support.statuses import NOW_MS, PASSWORD, at, configuration, samples, version
+from tests.support.statuses import NOW_MS, PASSWORD, at, configuration, samples, serve_status, version
 from tests.support.threads import observe_threads
 
 ANY_PORT = Http(listen=Listen("127.0.0.1", 0))
@@ -52,7 +51,7 @@ class Client:
 @asynccontextmanager
 async def serving() -> AsyncIterator[Client]:
     status = Status(configuration(), ManualClock(NOW_MS))
-    async with serve(ANY_PORT, status) as address, aiohttp.ClientSession() as session:
+    async with serve_status(ANY_PORT, status) as address, aiohttp.ClientSession() as session:
         yield Client(status, address, session)
 
 
@@ -322,7 +321,9 @@ async def test_bodies_that_cannot_be_read_have_a_line_from_time_to_time(
 
 async def test_only_names_that_are_the_daemon_s_are_answered() -> None:
     status = Status(configuration(), ManualClock(NOW_MS))
-    async with serve(Http(listen=Listen("127.0.0.1", 0), hosts=("cdfd.example.com", "*.internal")), status) as address:
+    async with serve_status(
+        Http(listen=Listen("127.0.0.1", 0), hosts=("cdfd.example.com", "*.internal")), status
+    ) as address:
         for host in OURS:
             answer = await raw(address, f"GET /healthz HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
             assert answer.startswith(b"HTTP/1.1 200 "), (host, answer)
@@ -338,7 +339,7 @@ async def test_only_names_that_are_the_daemon_s_are_answered() -> None:
             refused = (await raw(address, request)).split(b"\r\n")[0]
             assert b" 400 " in refused or b" 421 " in refused
         assert (await raw(address, b"GET /healthz HTTP/1.0\r\n\r\n")).startswith(b"HTTP/1.0 200 ")
-    async with serve(Http(listen=Listen("127.0.0.1", 0), hosts=("*",)), status) as address:
+    async with serve_status(Http(listen=Listen("127.0.0.1", 0), hosts=("*",)), status) as address:
         answer = await raw(address, b"GET /healthz HTTP/1.1\r\nHost: evil.example\r\n\r\n")
         assert answer.startswith(b"HTTP/1.1 200 ")
 
@@ -417,7 +418,7 @@ async def test_the_address_is_told(caplog: pytest.LogCaptureFixture) -> None:
 async def test_an_address_in_use_is_an_error_after_which_a_restart_may_help() -> None:
     async with serving() as client:
         with pytest.raises(ListenError, match="in use") as caught:
-            async with serve(Http(listen=client.address), client.status):
+            async with serve_status(Http(listen=client.address), client.status):
                 pass
         assert caught.value.exit_code == 1
         assert str(client.address) in caught.value.what
@@ -428,7 +429,7 @@ async def test_an_address_in_use_is_an_error_after_which_a_restart_may_help() ->
 @pytest.mark.parametrize("host", ["203.0.113.7", "host.invalid", "a..b", "x" * 300])
 async def test_an_address_that_is_not_ours_is_an_error_of_the_configuration(host: str) -> None:
     with pytest.raises(ConfigError, match="cannot listen at"):
-        async with serve(Http(listen=Listen(host, 0)), Status(configuration(), ManualClock())):
+        async with serve_status(Http(listen=Listen(host, 0)), Status(configuration(), ManualClock())):
             pass
 
 
@@ -437,7 +438,7 @@ async def test_an_address_that_is_not_ours_is_an_error_of_the_configuration(host
 
 async def test_connections_that_stay_open_do_not_hold_up_the_end() -> None:
     status = Status(configuration(), ManualClock())
-    async with serve(ANY_PORT, status) as address:
+    async with serve_status(ANY_PORT, status) as address:
         kept, half = [await asyncio.open_connection(address.host, address.port) for _ in range(2)]
         kept[1].write(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert b" 200 " in await kept[0].readline()
@@ -453,7 +454,7 @@ async def test_connections_that_stay_open_do_not_hold_up_the_end() -> None:
 
 async def test_the_same_port_can_be_listened_at_at_once_again() -> None:
     status = Status(configuration(), ManualClock())
-    async with serve(ANY_PORT, status) as address, aiohttp.ClientSession() as session:
+    async with serve_status(ANY_PORT, status) as address, aiohttp.ClientSession() as session:
         await session.get(f"http://{address}/healthz")
-    async with serve(Http(listen=address), status) as again:
+    async with serve_status(Http(listen=address), status) as again:
         assert again == address

@@ -16,13 +16,12 @@ import pytest
 from cdfd.config.sections import Http
 from cdfd.config.values import Listen
 from cdfd.daemon.http import server
-from cdfd.daemon.http.server import serve
 from cdfd.daemon.http.status import Status
 from cdfd.daemon.http.tls import ServerTls
 from cdfd.errors import ConfigError, SinkError
 from tests.support.kafka.certificates import Certificates
 from tests.support.manual_time import ManualClock
-from tests.support.statuses import NOW_MS, configuration
+from tests.support.statuses import NOW_MS, configuration, serve_status
 
 ANY_PORT = Listen("127.0.0.1", 0)
 PROBES = ("/healthz", "/readyz")
@@ -59,7 +58,7 @@ class Client:
 async def client(**http: Any) -> AsyncIterator[Client]:
     settings = Http.model_validate({"listen": ANY_PORT, **http})
     status = Status(configuration(), ManualClock(NOW_MS))
-    async with serve(settings, status) as address:
+    async with serve_status(settings, status) as address:
         yield Client(status, address, "http" if settings.tls is None else "https")
 
 

@@ -73,7 +73,7 @@ async def serving(token: str | None = TOKEN, authentication: HttpAuthentication 
     status.notifications = controller.recent
     routes = ControlRoutes(controller, None if token is None else Secret(token), clock)
     settings = Http(listen=Listen("127.0.0.1", 0), authentication=authentication)
-    async with serve(settings, status, None, routes) as address, aiohttp.ClientSession() as session:
+    async with serve(settings, status, History(status), routes) as address, aiohttp.ClientSession() as session:
         loop = obeying(controller)
         yield Client(address, session, controller, status)
         loop.cancel()

@@ -6,8 +6,8 @@ from pathlib import Path
 from random import Random
 
 from cdfd.config.parser import parse as parse_config
+from cdfd.config.sections import Http
 from cdfd.config.values import Listen
-from cdfd.daemon.http.server import serve
 from cdfd.daemon.http.status import Status
 from cdfd.errors import CdfdError
 from cdfd.log import bounds
@@ -16,7 +16,7 @@ from cdfd.spark.source.options import SourceOptions
 from tests.support.fuzz import mutate
 from tests.support.fuzz.cases import Case, Target, Violation, check_text, guarded
 from tests.support.manual_time import ManualClock
-from tests.support.statuses import NOW_MS, configuration
+from tests.support.statuses import NOW_MS, configuration, serve_status
 
 CONFIGS = Path(__file__).parents[3] / "config"
 SECRET = "a-secret-nobody-may-see"
@@ -175,7 +175,7 @@ def check_request(case: Case) -> str:
 
     async def ask() -> str:
         status = Status(configuration(), ManualClock(NOW_MS))
-        async with serve(Listen("127.0.0.1", 0), status) as address:
+        async with serve_status(Http(listen=Listen("127.0.0.1", 0)), status) as address:
             assert address is not None
             await asyncio.to_thread(_exchange, address.port, case.files["request"], 0.02)
             answer = await asyncio.to_thread(_exchange, address.port, REQUEST, 10.0)
