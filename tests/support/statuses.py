@@ -13,6 +13,7 @@ from cdfd.daemon.http.controls import ControlRoutes
 from cdfd.daemon.http.history import History
 from cdfd.daemon.http.server import serve
 from cdfd.daemon.http.status import Status
+from cdfd.daemon.http.table_status import TableMonitor
 from cdfd.delta.types.datatypes import StructType
 from cdfd.delta.types.schema import TableSchema
 from cdfd.model.plan import ChangePlan, Origin
@@ -46,6 +47,10 @@ def serve_status(settings: Http, status: Status, history: History | None = None)
     """The server of a daemon that has no token for controls."""
     controls = ControlRoutes(Controller("shop", ManualClock()), None, ManualClock())
     return serve(settings, status, history or History(status), controls)
+
+
+def table_monitor(status: Status, name: str) -> TableMonitor:
+    return next(monitor for monitor in status.tables() if monitor.table.name == name)
 
 
 def version(number: int, committed_ms: int = NOW_MS, origin: Origin = "files") -> Version:

@@ -133,10 +133,6 @@ class Status:
         for table in tuple(status._tables):
             status.remove(table)
 
-    def table(self, name: str) -> TableMonitor:
-        """The monitor of a table of the configuration, by its name."""
-        return self._tables[name]
-
     def add(self, table: settings.Table, *, starts_at_work: bool) -> TableMonitor:
         """The monitor of a table that the daemon starts to deliver.
 

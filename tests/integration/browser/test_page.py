@@ -19,7 +19,7 @@ from cdfd.sinks.lease import Claim, Lease
 from tests.support.browser import daemons
 from tests.support.browser.chromium import Tab, browser
 from tests.support.manual_time import ManualClock
-from tests.support.statuses import configuration, serve_status
+from tests.support.statuses import configuration, serve_status, table_monitor
 
 WITHIN = 120
 MANY = [*(f"table_{number:03}" for number in range(497)), *daemons.NAMES[3:5], "stores"]
@@ -171,8 +171,10 @@ async def test_a_refresh_replaces_texts_and_nothing_else() -> None:
             "window.changed.filter(([, name]) => !['state', 'number', 'about'].includes(name))"
         )
         assert [each for each in unchanged if each[1] not in ("TD", "about")] == []
-        status.table("payments").committed(daemons.at(POINTS + 5), [daemons.version(POINTS + 4, clock.now_ms())], {}, 0)
-        status.table("payments").at_tip()
+        table_monitor(status, "payments").committed(
+            daemons.at(POINTS + 5), [daemons.version(POINTS + 4, clock.now_ms())], {}, 0
+        )
+        table_monitor(status, "payments").at_tip()
         await tab.until(f"{HEADLINE}.startsWith('stores')")
         assert (await tab.evaluate(NAMES))[:2] == ["stores", "orders"]
         assert await tab.evaluate("document.activeElement.textContent") == "invoices"
@@ -196,7 +198,7 @@ async def test_text_of_others_is_text() -> None:
 
     status, history = daemons.calm(an_hour_ago())
     error = StorageError(hostile, hint=hostile, path=hostile, version=3)
-    status.table("payments").failed(error, 5.0)
+    table_monitor(status, "payments").failed(error, 5.0)
     async with open_page(status, history, "#table=payments") as tab:
         await tab.until("document.querySelector('.details li')")
         text = await tab.evaluate("document.body.innerText")

@@ -29,6 +29,7 @@ from cdfd.sinks.kafka.progress import positions
 from cdfd.sinks.kafka.progress.topic_admin import TopicAdmin
 from cdfd.storage.local import LocalStorage
 from tests.support.lake import BEGINNING, checkpoint, entry_path, manual_clock, rows, run, table
+from tests.support.statuses import table_monitor
 
 VERSIONS = 6  # 0 to 5
 
@@ -286,11 +287,11 @@ async def delivers(config: Settings, log: pytest.LogCaptureFixture) -> CdfdError
         async with assembly.shared(config, SystemClock()) as shared:
             supervisor = Supervisor(stop, SystemClock())
             for each in config.tables:
-                monitor = status.table(each.name)
+                monitor = table_monitor(status, each.name)
                 supervisor.add(each.name, partial(assembly.feed, shared, each, monitor=monitor), monitor)
             running = asyncio.create_task(supervisor.run())
             try:
-                while not running.done() and status.table("orders").reading().state != "at_tip":
+                while not running.done() and table_monitor(status, "orders").reading().state != "at_tip":
                     if "waiting for the table to appear" in log.messages:
                         return False
                     await asyncio.sleep(0.005)

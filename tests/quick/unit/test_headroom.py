@@ -24,7 +24,7 @@ from cdfd.model.control import Control, Pause
 from tests.support.feeding import MemoryPlace, feed
 from tests.support.lake import BEGINNING, Lake, entry_path, manual_clock, rows, run, table
 from tests.support.manual_time import ManualClock
-from tests.support.statuses import NOW_MS, at, configuration, measured, snapshot_at, version
+from tests.support.statuses import NOW_MS, at, configuration, measured, snapshot_at, table_monitor, version
 
 DAY = 86_400
 RETENTION = Retention(30 * DAY * 1000, 7 * DAY * 1000)
@@ -42,7 +42,7 @@ def status(clock: ManualClock) -> Status:
 
 @pytest.fixture
 def orders(status: Status) -> TableMonitor:
-    return status.table("orders")
+    return table_monitor(status, "orders")
 
 
 def left(table: TableMonitor) -> dict[str, float]:
@@ -202,7 +202,7 @@ def test_a_warning_at_first_and_every_hour(
 
 def seen(lake: Lake, clock: ManualClock, until: int | None, **options: object) -> list[dict[str, float]]:
     """The headroom at each delivery."""
-    monitor = Status(configuration(), clock).table("orders")
+    monitor = table_monitor(Status(configuration(), clock), "orders")
     samples: list[dict[str, float]] = []
 
     def hook(event: str, _: object) -> None:
@@ -258,7 +258,7 @@ def test_a_loop_that_cannot_read_on_knows_how_old_the_next_version_is() -> None:
     run(feed(lake, place, clock, 1, start="earliest"))
     newer = b'{"protocol":{"minReaderVersion":99,"minWriterVersion":99}}\n'
     lake.replace(entry_path(2), newer, BEGINNING + 2 * DAY * 1000)
-    restarted = Status(configuration(), clock).table("orders")
+    restarted = table_monitor(Status(configuration(), clock), "orders")
     with pytest.raises(UnsupportedError):
         run(feed(lake, place, clock, monitor=restarted))
     assert left(restarted)["deleted_files"] == 5
@@ -278,7 +278,7 @@ def test_a_table_that_is_paused_over_a_restart_has_a_headroom_that_shrinks() -> 
         await feed(lake, place, clock, delivered, start="earliest")
         sink = await place.open()
         await sink.set_control(Control(paused=Pause("a", clock.now_ms())))
-        restarted, stop = Status(configuration(), clock).table("orders"), asyncio.Event()
+        restarted, stop = table_monitor(Status(configuration(), clock), "orders"), asyncio.Event()
         running = asyncio.create_task(feed(lake, place, clock, monitor=restarted, stop=stop))
         values = []
         for day in range(len(expected)):

@@ -12,7 +12,7 @@ from cdfd.daemon.heartbeats import Heartbeats
 from cdfd.daemon.http.status import Status
 from cdfd.errors import ConfigError, SinkError
 from tests.support.manual_time import ManualClock
-from tests.support.statuses import NOW_MS, at, configuration, version
+from tests.support.statuses import NOW_MS, at, configuration, table_monitor, version
 
 
 class Topic:
@@ -31,7 +31,7 @@ class Topic:
 async def test_one_for_each_table_at_each_interval() -> None:
     clock, topic = ManualClock(NOW_MS), Topic()
     status = Status(configuration(), clock)
-    orders = status.table("orders")
+    orders = table_monitor(status, "orders")
     orders.started(at(4))
     orders.oldest_pending(version(4, NOW_MS - 2500))
     task = asyncio.create_task(Heartbeats(status, topic.write, clock).run(10))

@@ -25,7 +25,7 @@ from cdfd.daemon.http import connections, server
 from cdfd.daemon.http.status import Status
 from cdfd.errors import ConfigError, ListenError, SinkError, StorageError
 from tests.support.manual_time import ManualClock
-from tests.support.statuses import NOW_MS, PASSWORD, at, configuration, samples, serve_status, version
+from tests.support.statuses import NOW_MS, PASSWORD, at, configuration, samples, serve_status, table_monitor, version
 from tests.support.threads import observe_threads
 
 ANY_PORT = Http(listen=Listen("127.0.0.1", 0))
@@ -57,7 +57,7 @@ async def serving() -> AsyncIterator[Client]:
 
 async def test_metrics_are_in_the_format_of_prometheus() -> None:
     async with serving() as client:
-        client.status.table("orders").committed(at(5), [version(4)], {"insert": 3}, 10)
+        table_monitor(client.status, "orders").committed(at(5), [version(4)], {"insert": 3}, 10)
         code, text, response = await client.get("/metrics")
         assert code == 200
         assert response.headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
@@ -70,20 +70,20 @@ async def test_ready_once_every_table_is() -> None:
         both = {"orders": "not started yet", "customers": "not started yet"}
         assert await client.json("/readyz") == (503, {"ready": False, "role": "alone", "not_ready": both})
         for name in both:
-            client.status.table(name).started(at(1))
-            client.status.table(name).at_tip()
+            table_monitor(client.status, name).started(at(1))
+            table_monitor(client.status, name).at_tip()
         assert await client.json("/readyz") == (200, {"ready": True, "role": "alone", "not_ready": {}})
-        client.status.table("orders").failed(SinkError("a topic is gone"), 5.0)
+        table_monitor(client.status, "orders").failed(SinkError("a topic is gone"), 5.0)
         why = {"orders": "retry in 5.0 s: a topic is gone"}
         assert await client.json("/readyz") == (503, {"ready": False, "role": "alone", "not_ready": why})
-        client.status.table("orders").started(at(1))
-        client.status.table("orders").committed(at(2), [version(1)], {"insert": 1}, 1)
+        table_monitor(client.status, "orders").started(at(1))
+        table_monitor(client.status, "orders").committed(at(2), [version(1)], {"insert": 1}, 1)
         assert (await client.json("/readyz"))[0] == 200
 
 
 async def test_healthy_while_a_table_fails() -> None:
     async with serving() as client:
-        client.status.table("orders").failed(SinkError("refused"), None)
+        table_monitor(client.status, "orders").failed(SinkError("refused"), None)
         assert await client.json("/healthz") == (200, {"healthy": True})
 
 
@@ -132,7 +132,7 @@ HOSTILE = """<script>alert(1)</script> "><img src=x onerror='alert(2)'> $name ${
 
 async def test_the_page_has_no_text_of_others_and_may_run_only_its_own_script() -> None:
     async with serving() as client:
-        client.status.table("orders").failed(StorageError(HOSTILE, hint=HOSTILE, path=HOSTILE, version=4), 5.0)
+        table_monitor(client.status, "orders").failed(StorageError(HOSTILE, hint=HOSTILE, path=HOSTILE, version=4), 5.0)
         code, text, response = await client.get("/")
         assert (code, response.content_type) == (200, "text/html")
         page = Page(text)
@@ -151,7 +151,7 @@ async def test_the_page_has_no_text_of_others_and_may_run_only_its_own_script() 
 
 async def test_the_page_loads_all_tables_and_the_details_of_one() -> None:
     async with serving() as client:
-        orders = client.status.table("orders")
+        orders = table_monitor(client.status, "orders")
         orders.started(at(4))
         orders.found_version(6)
         orders.failed(StorageError(HOSTILE, hint=HOSTILE, path=HOSTILE, version=4), 5.0)

@@ -21,7 +21,7 @@ from cdfd.daemon.http.tls import ServerTls
 from cdfd.errors import ConfigError, SinkError
 from tests.support.kafka.certificates import Certificates
 from tests.support.manual_time import ManualClock
-from tests.support.statuses import NOW_MS, configuration, serve_status
+from tests.support.statuses import NOW_MS, configuration, serve_status, table_monitor
 
 ANY_PORT = Listen("127.0.0.1", 0)
 PROBES = ("/healthz", "/readyz")
@@ -119,7 +119,7 @@ class TestAuthentication:
     async def test_probes_need_none_and_learn_little(self) -> None:
         async with client(authentication={"token": TOKEN}) as asking:
             for name in ("orders", "customers"):
-                asking.status.table(name).failed(SinkError("the broker is away"), None)
+                table_monitor(asking.status, name).failed(SinkError("the broker is away"), None)
             assert (await asking.get("/healthz"))[:2] == (200, '{\n  "healthy": true\n}\n')
             assert (await asking.get("/readyz"))[:2] == (503, '{\n  "ready": false,\n  "role": "alone"\n}\n')
             assert "the broker is away" in (await asking.get("/readyz", bearer(TOKEN)))[1]

@@ -15,7 +15,7 @@ from cdfd.deliver.states import STATES
 from cdfd.errors import CdfdError, FencedError, MissingFileError, StorageError
 from cdfd.runtime import native
 from tests.support.manual_time import ManualClock
-from tests.support.statuses import NOW_MS, at, configuration, measured, snapshot_at, version
+from tests.support.statuses import NOW_MS, at, configuration, measured, snapshot_at, table_monitor, version
 
 
 def running() -> tuple[Status, ManualClock]:
@@ -80,7 +80,7 @@ def test_process_is_up_and_has_its_build_and_memory() -> None:
 
 def test_a_delivery_counts_rows_versions_bytes_and_the_time_since_the_commit() -> None:
     status, clock = running()
-    orders = status.table("orders")
+    orders = table_monitor(status, "orders")
     orders.started(at(4))
     clock.advance(0.2)
     two = [version(4), version(5, NOW_MS + 150)]
@@ -101,7 +101,7 @@ def test_a_delivery_counts_rows_versions_bytes_and_the_time_since_the_commit() -
 
 def test_rows_of_a_snapshot_are_no_commit_that_took_years() -> None:
     status, _ = running()
-    orders = status.table("orders")
+    orders = table_monitor(status, "orders")
     orders.started(snapshot_at(9))
     orders.committed(snapshot_at(9, 3), [], {"insert": 10}, 100)
     orders.committed(at(10), [version(9, 0, "snapshot")], {"insert": 5}, 50)
@@ -113,7 +113,7 @@ def test_rows_of_a_snapshot_are_no_commit_that_took_years() -> None:
 
 def test_versions_caught_up_with_count_from_their_commit_and_those_without_rows_do_not() -> None:
     status, _ = running()
-    orders = status.table("orders")
+    orders = table_monitor(status, "orders")
     orders.committed(at(6), [version(4, NOW_MS - 3_600_000), version(5, NOW_MS - 3_600_000, "none")], {"insert": 1}, 1)
     actual = measured(status)
     assert actual["cdfd_commits_total"] == 2
@@ -123,13 +123,13 @@ def test_versions_caught_up_with_count_from_their_commit_and_those_without_rows_
 
 def test_a_writer_whose_clock_is_ahead_takes_no_time_back() -> None:
     status, _ = running()
-    status.table("orders").committed(at(5), [version(4, NOW_MS + 60_000)], {"insert": 1}, 1)
+    table_monitor(status, "orders").committed(at(5), [version(4, NOW_MS + 60_000)], {"insert": 1}, 1)
     assert measured(status)["cdfd_commit_to_delivery_seconds_sum"] == 0
 
 
 def test_errors_by_family_and_transactions_by_result() -> None:
     status, _ = running()
-    orders = status.table("orders")
+    orders = table_monitor(status, "orders")
     orders.aborted()
     orders.failed(MissingFileError("gone"), 1.0)
     orders.error(StorageError("the ledger cannot be written"))
@@ -142,7 +142,7 @@ def test_errors_by_family_and_transactions_by_result() -> None:
 
 def test_words_that_nobody_knows_share_one_series() -> None:
     status, _ = running()
-    orders = status.table("orders")
+    orders = table_monitor(status, "orders")
     orders.committed(at(1), [], {"insert": 1}, 0)
     before = len(measured(status))
 
@@ -164,7 +164,7 @@ def test_words_that_nobody_knows_share_one_series() -> None:
 
 def test_every_state_has_a_series_and_one_of_them_is_1() -> None:
     status, _ = running()
-    status.table("orders").started(at(4))
+    table_monitor(status, "orders").started(at(4))
     actual = measured(status)
     states = {state: actual[f'cdfd_table_state{{state="{state}"}}'] for state in STATES}
     assert states.pop("catching_up") == 1
@@ -173,7 +173,7 @@ def test_every_state_has_a_series_and_one_of_them_is_1() -> None:
 
 def test_stages_are_told_by_many_threads() -> None:
     status, _ = running()
-    stage = status.table("orders").stage
+    stage = table_monitor(status, "orders").stage
 
     def work() -> None:
         for _ in range(500):
@@ -191,7 +191,7 @@ def test_stages_are_told_by_many_threads() -> None:
 
 def test_the_documentation_has_every_metric_and_no_other() -> None:
     status, _ = running()
-    status.table("orders").started(at(4))
+    table_monitor(status, "orders").started(at(4))
     families = text_string_to_metric_families(status.metrics()().decode())
     told = {
         f"{family.name}_total" if family.type == "counter" else family.name

@@ -23,7 +23,7 @@ from cdfd.errors import CdfdError, LogError, StorageError
 from cdfd.escaping import LONGEST_LINE, as_json, for_terminal, one_line, quoted, shorten
 from cdfd.runtime import logs
 from tests.support.manual_time import ManualClock
-from tests.support.statuses import NOW_MS, configuration
+from tests.support.statuses import NOW_MS, configuration, table_monitor
 
 HOSTILE = "a\n2026-01-01T00:00:00.000Z INFO cdfd: forged\r\x1b[2J\x1b]0;title\x07\x00\x7f\x85\x9b31m\u2028\u202e\u2066\ud800\U000e0001"
 texts = st.one_of(
@@ -139,7 +139,7 @@ def strings(value: Any) -> list[str]:
 @example(text=HOSTILE)
 def test_the_page_and_the_status(text: str) -> None:
     status = Status(configuration(), ManualClock(NOW_MS))
-    status.table("orders").failed(LogError(text, path=text, hint=text), 5.0)
+    table_monitor(status, "orders").failed(LogError(text, path=text, hint=text), 5.0)
     document = status.document()
     told = as_json(document, indent=2)
     assert told.isascii()
@@ -147,7 +147,7 @@ def test_the_page_and_the_status(text: str) -> None:
         assert all(line.isprintable() for line in shown.split("\n"))
         assert len(shown) < 100_000
     history = History(status)
-    for shown_by_page in (overview(status, history), details(status.table("orders"), history)):
+    for shown_by_page in (overview(status, history), details(table_monitor(status, "orders"), history)):
         assert all(each.isprintable() for each in strings(shown_by_page))
         assert len(as_json(shown_by_page)) < 100_000
 

@@ -20,7 +20,7 @@ from cdfd.model.control import Pause
 from cdfd.sinks.kafka.settings import KafkaSettings
 from cdfd.sinks.lease import Claim, Lease
 from tests.support.manual_time import ManualClock
-from tests.support.statuses import NOW_MS, PASSWORD, at, configuration, measured, snapshot_at, version
+from tests.support.statuses import NOW_MS, PASSWORD, at, configuration, measured, snapshot_at, table_monitor, version
 
 RETRIABLE = SinkError("the broker is away", hint="Look after it", retriable=True)
 
@@ -37,7 +37,7 @@ def status(clock: ManualClock) -> Status:
 
 @pytest.fixture
 def orders(status: Status) -> TableMonitor:
-    return status.table("orders")
+    return table_monitor(status, "orders")
 
 
 def test_no_event_of_a_loop_is_ignored() -> None:
@@ -282,8 +282,8 @@ def test_errors_are_shown_in_so_many_characters(orders: TableMonitor) -> None:
 
 
 def test_a_table_is_ready_once_it_has_delivered(status: Status, orders: TableMonitor) -> None:
-    status.table("customers").started(at(1))
-    status.table("customers").at_tip()
+    table_monitor(status, "customers").started(at(1))
+    table_monitor(status, "customers").at_tip()
     assert status.not_ready() == {"orders": "not started yet"}
     orders.started(at(4))
     assert status.not_ready() == {"orders": "nothing is delivered yet"}

@@ -25,7 +25,7 @@ from cdfd.errors import CdfdError, ConfigError, DataError, FencedError, Internal
 from cdfd.runtime.logs import JsonFormatter, TextFormatter
 from cdfd.sinks.base import ReopenSinkError
 from tests.support.manual_time import ManualClock
-from tests.support.statuses import configuration
+from tests.support.statuses import configuration, table_monitor
 
 
 def passing() -> CdfdError:
@@ -249,7 +249,7 @@ def test_whatever_one_table_raises_the_others_go_on(what: str, formatter: loggin
         daemon = Daemon(good=[forever])
         status = Status(configuration(), daemon.clock)
         daemon.runs["bad"], daemon.begun["bad"] = [failing(lambda: UNEXPECTED[what]())], 0
-        daemon.supervisor.add("bad", daemon.opener("bad"), status.table("orders"))
+        daemon.supervisor.add("bad", daemon.opener("bad"), table_monitor(status, "orders"))
         task = asyncio.create_task(daemon.supervisor.run())
         for attempt in (1, 2, 3):
             await daemon.clock.wait_for_sleepers()

@@ -38,7 +38,7 @@ from tests.support.feeding import Crash, DeltaPlace, FilesPlace, MemoryPlace, Pl
 from tests.support.histories import OPERATIONS, restore, write_more
 from tests.support.lake import SCHEMA, Lake, manual_clock, rows, run, table
 from tests.support.sampling import stride
-from tests.support.statuses import configuration
+from tests.support.statuses import configuration, table_monitor
 from tests.support.threads import observe_threads
 
 HISTORIES = st.lists(st.one_of(OPERATIONS, st.tuples(st.just("restore"), st.integers(0, 20))), max_size=7)
@@ -645,7 +645,7 @@ def test_a_paused_table_shows_its_incremental_snapshot_and_where_it_moved(place:
         lake = Lake(clock)
         await table(lake, 6, clock)
         await feed(lake, place, clock, until=1, start="earliest")
-        monitor = Status(configuration(), clock).table("orders")
+        monitor = table_monitor(Status(configuration(), clock), "orders")
 
         async def ask(*requests: Request) -> dict[str, Any]:
             """The status after requests to a loop that starts, and then stops."""

@@ -15,6 +15,7 @@ from cdfd.model.plan import ChangePlan
 from cdfd.model.position import Position
 from cdfd.model.version import Version
 from tests.support.manual_time import ManualClock
+from tests.support.statuses import table_monitor
 
 DAY_MS = 86_400_000
 NAMES = ("customers", "inventory", "invoices", "orders", "payments", "returns", "shipments", "stores")
@@ -66,7 +67,7 @@ def troubled(clock: ManualClock, names: list[str] | None = None) -> tuple[Status
     """Tables that deliver, one that is behind, one with an error, one in a snapshot, one that has not started."""
     status = status_of(list(NAMES if names is None else names), clock)
     history = History(status)
-    orders, payments, stores = (status.table(name) for name in ("orders", "payments", "stores"))
+    orders, payments, stores = (table_monitor(status, name) for name in ("orders", "payments", "stores"))
     for sample in hour(status, history, clock):
         if sample > 210:
             orders.found_version(211 + (sample - 211) * 3)
