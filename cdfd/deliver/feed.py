@@ -287,7 +287,7 @@ class Feed:
         if self.sink.control.snapshot is None or position.part or self._deliverer.partly_delivered:
             return None
         most = self.limits.max_bytes
-        resnapshotter = Resnapshotter(self.table, self.execution, self._controls, self.admission, self.rates, most)
+        resnapshotter = Resnapshotter(self.execution, self._controls, self.admission, self.rates, most)
         await resnapshotter.begin(position, stream, self.tailer)
         return resnapshotter if resnapshotter.active else None
 

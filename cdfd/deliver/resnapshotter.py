@@ -23,7 +23,6 @@ from cdfd.delta.types.schema import TableSchema
 from cdfd.encode.side import RowCounts
 from cdfd.errors import CdfdError, GapError, LogError, SinkError
 from cdfd.log.stream import PlanStream
-from cdfd.log.table import Table
 from cdfd.log.tailer import Tailer
 from cdfd.model.control import Resnapshot
 from cdfd.model.plan import ChangePlan, LiveScans
@@ -59,7 +58,6 @@ class Resnapshotter:
         most_bytes: limit of a delivery, which chunks keep, too; 0: none.
     """
 
-    table: Table
     execution: Execution
     controls: Controls
     admission: Admission
@@ -106,7 +104,7 @@ class Resnapshotter:
         pending = self._pending = PendingFiles(files, chosen, live, state.next, chunk_bytes)
         await self._store(state, pending)
         stream.files = files
-        extra = {"table": self.table.uri, "version": state.version, "files": len(pending), "request": state.id}
+        extra = {"table": self.controls.table.uri, "version": state.version, "files": len(pending), "request": state.id}
         logger.info("incremental snapshot of version %d: %d files are left", state.version, len(pending), extra=extra)
         await self._complete_if_done()
 
@@ -152,7 +150,7 @@ class Resnapshotter:
                 "version %d can no longer be read; the incremental snapshot starts again at version %d",
                 version,
                 reached,
-                extra={"table": self.table.uri, "request": state.id},
+                extra={"table": self.controls.table.uri, "request": state.id},
             )
             version, snapshot = reached, await self._live(reached, state.where)
         return *await asyncio.to_thread(_select, snapshot, state.where), version
@@ -160,8 +158,8 @@ class Resnapshotter:
     async def _live(self, version: int, where: str) -> Snapshot:
         """The state at a version, with statistics if there is a condition."""
         while True:
-            snapshot = await self.table.log.snapshot(version, with_stats=bool(where), with_counts=True)
-            if await self.table.log.history.confirm():
+            snapshot = await self.controls.table.log.snapshot(version, with_stats=bool(where), with_counts=True)
+            if await self.controls.table.log.history.confirm():
                 return snapshot
 
     async def _before(self, touched: Touched, position: Position) -> bool:
