@@ -1,38 +1,16 @@
 """Errors of cdfd in Spark's messages: Spark adds the traceback of Python, which is short here."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterator
-from functools import wraps
-from typing import ParamSpec, TypeVar
+from contextlib import ContextDecorator
 
 from cdfd.errors import CdfdError
 
-P = ParamSpec("P")
-T = TypeVar("T")
 
+class ShortErrors(ContextDecorator):
+    """Leaves the inside of cdfd out of the traceback of its errors, which name table, version and file. For a block or a function."""
 
-def short_errors(function: Callable[P, T]) -> Callable[P, T]:
-    """Leave the inside of cdfd out of the traceback of its errors, which name table, version and file."""
+    def __enter__(self) -> None:
+        pass
 
-    @wraps(function)
-    def call(*args: P.args, **kwargs: P.kwargs) -> T:
-        try:
-            return function(*args, **kwargs)
-        except CdfdError as error:
-            raise error.with_traceback(None) from None
-
-    return call
-
-
-def short_errors_of_rows(function: Callable[P, Iterator[T]]) -> Callable[P, Iterator[T]]:
-    """As `short_errors`, for what an iterator raises."""
-
-    @wraps(function)
-    def iterate(*args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
-        try:
-            yield from function(*args, **kwargs)
-        except CdfdError as error:
-            raise error.with_traceback(None) from None
-
-    return iterate
+    def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
+        if isinstance(error, CdfdError):
+            error.__cause__ = error.__traceback__ = None

@@ -28,14 +28,14 @@ from cdfd.spark.source.options import SourceOptions
 from cdfd.spark.source.packed import packed_schema
 from cdfd.spark.source.partitioning import PlanRange, Schemas, listed_snapshot, partition_splits, range_partitions
 from cdfd.spark.source.reading import ChangePartition, execution_of, open_table, read_partition
-from cdfd.spark.source.short_errors import short_errors, short_errors_of_rows
+from cdfd.spark.source.short_errors import ShortErrors
 from cdfd.spark.source.stream import StreamReader
 
 
 class CdfdSource(DataSource):
     """A table's changes."""
 
-    @short_errors
+    @ShortErrors()
     def __init__(self, options: Mapping[str, str]) -> None:
         self._options = SourceOptions.parse(options)
         self._target: Target | None = None
@@ -45,20 +45,20 @@ class CdfdSource(DataSource):
         """The name for `format`."""
         return "cdfd"
 
-    @short_errors
+    @ShortErrors()
     def schema(self) -> StructType:
         """The columns as of the last version to read. The versions of a batch are fixed here, once for each DataFrame."""
         self._target = asyncio.run(resolve_target(open_table(self._options), self._options))
         rows = self._target.spark_schema
         return packed_schema(rows) if self._options.packed else rows
 
-    @short_errors
+    @ShortErrors()
     def reader(self, schema: StructType) -> BatchReader:
         """A reader of the existing versions."""
         self._check_packed()
         return BatchReader(self._options, self._target, schema)
 
-    @short_errors
+    @ShortErrors()
     def streamReader(self, schema: StructType) -> StreamReader:
         """A reader of the existing and all new versions."""
         if self._options.net:
@@ -80,12 +80,12 @@ class BatchReader(DataSourceReader):
         schema: Spark's schema.
     """
 
-    @short_errors
+    @ShortErrors()
     def __init__(self, options: SourceOptions, target: Target | None, schema: StructType) -> None:
         self._options = options
         self._target = target or asyncio.run(resolve_target(open_table(options), options, schema))
 
-    @short_errors
+    @ShortErrors()
     def partitions(self) -> Sequence[InputPartition]:
         """The partitions, one for each task."""
         table, target = open_table(self._options), self._target
@@ -106,11 +106,11 @@ class BatchReader(DataSourceReader):
             groups = [tuple(split for splits in groups for split in splits)]
         return [ChangePartition(splits, target) for splits in groups] or [ChangePartition((), target)]
 
-    @short_errors_of_rows
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one partition; called in an executor."""
         assert isinstance(partition, ChangePartition)
-        return read_partition(partition, self._options)
+        with ShortErrors():
+            yield from read_partition(partition, self._options)
 
 
 async def first_version(table: Table, target: Target) -> int:

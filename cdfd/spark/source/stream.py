@@ -21,7 +21,7 @@ from cdfd.spark.source.offsets import Offset
 from cdfd.spark.source.options import MOST, SourceOptions
 from cdfd.spark.source.partitioning import partition_splits, range_partitions
 from cdfd.spark.source.reading import ChangePartition, execution_of, open_table, read_partition, read_small
-from cdfd.spark.source.short_errors import short_errors, short_errors_of_rows
+from cdfd.spark.source.short_errors import ShortErrors
 from cdfd.spark.source.stream_plan import StreamPlanner
 
 try:
@@ -63,7 +63,7 @@ class StreamReader(PlannedRowsReader):
     _small: ChangePartition | None = None
     """The only partition of the micro-batch that was planned last, if it is small."""
 
-    @short_errors
+    @ShortErrors()
     def __init__(self, options: SourceOptions, target: Target | None, schema: StructType) -> None:
         if options.end is not None:
             raise ConfigError("a stream has no end", hint="Omit endingVersion and endingTimestamp, or use spark.read")
@@ -74,12 +74,12 @@ class StreamReader(PlannedRowsReader):
     def __getstate__(self) -> dict[str, Any]:
         return {"_options": self._options, "_target": self._target, "_schema": self._schema}
 
-    @short_errors
+    @ShortErrors()
     def initialOffset(self) -> dict[str, Any]:
         """The start of a stream without a checkpoint. It is the same at every call."""
         return self._beginning().to_json()
 
-    @short_errors
+    @ShortErrors()
     def latestOffset(self, start: Mapping[str, Any] | None = None, limit: object = None) -> dict[str, Any]:
         """The end of the next micro-batch.
 
@@ -112,12 +112,12 @@ class StreamReader(PlannedRowsReader):
         # Spark has no limit of versions. It does not apply this one, and passes it back.
         return limits.ReadAllAvailable() if options.max_versions is None else limits.ReadMaxBytes(MOST)
 
-    @short_errors
+    @ShortErrors()
     def prepareForTriggerAvailableNow(self) -> None:
         """Fix the current newest version as the end of the query, which may take several micro-batches."""
         self._planning.last = self._run(self._planning.table.log.latest_version())
 
-    @short_errors
+    @ShortErrors()
     def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> Sequence[InputPartition]:
         """The partitions between two offsets. After a restart, Spark passes the current offset twice."""
         planner, begin, stop = self._planning, Offset.from_json(start), Offset.from_json(end)
@@ -162,7 +162,7 @@ class StreamReader(PlannedRowsReader):
             return iter(batches)
         return None
 
-    @short_errors
+    @ShortErrors()
     def commit(self, end: Mapping[str, Any]) -> None:
         """Everything before `end` is delivered."""
         self._planning.delivered(Offset.from_json(end).position)
@@ -175,11 +175,11 @@ class StreamReader(PlannedRowsReader):
             self._runner.close()
         self._planner = self._runner = self._first = self._at = self._latest = self._small = None
 
-    @short_errors_of_rows
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one partition; called in an executor."""
         assert isinstance(partition, ChangePartition)
-        return read_partition(partition, self._options)
+        with ShortErrors():
+            yield from read_partition(partition, self._options)
 
     @property
     def _planning(self) -> StreamPlanner:

@@ -195,7 +195,7 @@ def test_errors_have_a_short_traceback(tmp_path: Path) -> None:
         CdfdSource({"path": str(tmp_path)}).schema()
     shown = traceback.format_exception(raised.value)
     assert [line for line in shown if "site-packages" in line or "asyncio" in line] == []
-    assert len(raised.traceback) == 2  # of this test, and of the wrapper
+    assert len(raised.traceback) == 1  # of this test
     assert raised.value.__cause__ is None
 
 
