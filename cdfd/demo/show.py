@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import json
 import statistics
 import sys
 import tempfile
@@ -15,17 +16,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cdfd.deliver.feed import Feed
+from cdfd.deliver.monitor import Monitor
 from cdfd.deliver.resuming import Policies
 from cdfd.demo.writer import TableWriter
-from cdfd.encode.json import LineEncoder
 from cdfd.errors import ExistsError, SinkError, StorageError
 from cdfd.log.table import Table
 from cdfd.model.columns import CHANGE_TYPE
 from cdfd.model.position import Position
-from cdfd.model.version import Version
 from cdfd.runtime.clock import SystemClock
 from cdfd.scan.execute import Execution
-from cdfd.sinks.base import Delivery, Sink
 from cdfd.sinks.files.formats import JsonLines
 from cdfd.sinks.files.sink import FilesSink
 
@@ -76,37 +75,42 @@ async def _show(lake: str, folder: Path) -> None:
     table = Table.open(f"{lake}/orders")
     writer = await create_table(table)
     say(f"A Delta table at {table.uri}, a daemon that delivers its changes to {folder / 'changes'}\n")
-    stop = asyncio.Event()
-    files = await FilesSink.open(folder / "changes", JsonLines())
-    sink, began = ShowingSink(files), dict[int, float]()
+    stop, deliveries, began = asyncio.Event(), _Deliveries(), dict[int, float]()
+    delivered = list[dict[str, Any]]()
+    sink = await FilesSink.open(folder / "changes", JsonLines())
     with table.tailer(interval=POLL_SECONDS, max_interval=MAX_POLL_SECONDS) as tailer:
-        feed = Feed(table, sink, Execution(table.files), tailer, Policies(start="earliest"), stop)
+        policies = Policies(start="earliest")
+        feed = Feed(table, sink, Execution(table.files), tailer, policies, stop, monitor=deliveries)
         delivering = asyncio.create_task(feed.run())
         try:
-            await _before(sink.reached(1), delivering)
+            await _before(deliveries.reached(1), delivering)
             for title, step in steps(writer):
                 say(f"\n-- {title}")
                 committed = await step()
                 began[committed] = writer.committing
-                await _before(sink.reached(committed + 1), delivering)
+                await _before(deliveries.reached(committed + 1), delivering)
+                file = folder / "changes" / f"{committed:020d}.jsonl"
+                lines = file.read_text().splitlines() if file.exists() else []  # without rows, there is no file
+                for line in lines[:SHOWN]:
+                    say(line)
+                if len(lines) > SHOWN:
+                    say(f"... and {len(lines) - SHOWN} more")
+                delivered += map(json.loads, lines)
         finally:
             stop.set()
             await delivering
             await sink.close()
-    folded: Counter[tuple[object, ...]] = Counter()
-    for batch in sink.batches:
-        for row in batch.to_pylist():
-            sign = -1 if row[CHANGE_TYPE] in ("delete", "update_preimage") else 1
-            folded[tuple(row.get(column) for column in writer.schema.names)] += sign
-    rows = Counter(tuple(row.values()) for row in writer.rows().to_pylist())
+    names, folded = writer.schema.names, Counter[tuple[str, ...]]()
+    for row in delivered:
+        sign = -1 if row[CHANGE_TYPE] in ("delete", "update_preimage") else 1
+        folded[tuple(str(row.get(name)) for name in names)] += sign
+    rows = Counter(tuple(str(row[name]) for name in names) for row in writer.rows().to_pylist())
     same = +folded == rows and not -folded
     verdict = "equal to" if same else "NOT EQUAL to"
-    say(
-        f"\nAll {sum(batch.num_rows for batch in sink.batches)} changes applied in order: {verdict} the table's {rows.total()} rows."
-    )
+    say(f"\nAll {len(delivered)} changes applied in order: {verdict} the table's {rows.total()} rows.")
     if not same:
         raise SinkError("the delivered changes do not add up to the table", table=writer.storage.uri)
-    milliseconds = sorted(1000 * (sink.delivered_at[version] - moment) for version, moment in began.items())
+    milliseconds = sorted(1000 * (deliveries.ended[version + 1] - moment) for version, moment in began.items())
     say(
         f"From commit{sync_note(table)} to delivery, synced to disk: {len(milliseconds)} commits, "
         f"median {statistics.median(milliseconds):.1f} ms, longest {milliseconds[-1]:.1f} ms."
@@ -181,71 +185,23 @@ def _orders(rows: list[tuple[int, str, str, str]]) -> pa.Table:
 
 
 @dataclass(slots=True)
-class ShowingSink(Sink):
-    """A sink that prints the deliveries of another one, and keeps their rows and times.
+class _Deliveries(Monitor):
+    """The times of deliveries on the clock's monotonic scale, by the version after them."""
 
-    Attributes:
-        inner: the other one.
-        batches: the rows.
-        delivered_at: the time of each version's delivery, on the clock's monotonic scale.
-    """
-
-    inner: Sink
-    batches: list[pa.RecordBatch] = field(default_factory=list)
-    delivered_at: dict[int, float] = field(default_factory=dict)
+    ended: dict[int, float] = field(default_factory=dict)
     _clock: SystemClock = field(default_factory=SystemClock)
-    _version: int = 0
-    _moved: asyncio.Condition = field(default_factory=asyncio.Condition)
+    _moved: asyncio.Event = field(default_factory=asyncio.Event)
 
-    async def last_position(self) -> Position | None:
-        """See the port."""
-        return await self.inner.last_position()
-
-    async def begin(self, position: Position) -> Delivery:
-        """See the port."""
-        return _Showing(self, await self.inner.begin(position))
-
-    async def close(self) -> None:
-        """See the port."""
-        await self.inner.close()
+    def committed(self, following: Position, *_: object) -> None:
+        """See `Monitor`."""
+        self.ended[following.version] = self._clock.monotonic()
+        self._moved.set()
 
     async def reached(self, version: int) -> None:
         """Wait until everything before `version` is delivered."""
-        async with self._moved:
-            await self._moved.wait_for(lambda: self._version >= version)
-
-    async def delivered(self, following: Position, batches: list[pa.RecordBatch]) -> None:
-        """Print and keep the rows of a committed delivery."""
-        self.delivered_at[following.version - 1] = self._clock.monotonic()
-        for batch in batches:
-            sys.stdout.write(bytes(LineEncoder()(batch.slice(0, SHOWN))).decode())
-            if batch.num_rows > SHOWN:
-                say(f"... and {batch.num_rows - SHOWN} more")
-        self.batches += batches
-        async with self._moved:
-            self._version = following.version
-            self._moved.notify_all()
-
-
-@dataclass(slots=True)
-class _Showing(Delivery):
-    sink: ShowingSink
-    inner: Delivery
-    batches: list[pa.RecordBatch] = field(default_factory=list)
-
-    async def start_version(self, version: Version) -> None:
-        await self.inner.start_version(version)
-
-    async def write(self, batch: pa.RecordBatch) -> None:
-        self.batches.append(batch)
-        await self.inner.write(batch)
-
-    async def commit(self, following: Position) -> None:
-        await self.inner.commit(following)
-        await self.sink.delivered(following, self.batches)
-
-    async def abort(self) -> None:
-        await self.inner.abort()
+        while max(self.ended, default=0) < version:
+            self._moved.clear()
+            await self._moved.wait()
 
 
 def say(line: str) -> None:
