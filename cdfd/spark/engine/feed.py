@@ -138,10 +138,9 @@ class SparkFeed:
         Raises:
             CdfdError: the query failed.
         """
-        delivered = True
         while not self.stop.is_set():
+            delivered = False
             try:
-                delivered = False
                 async for _ in self._reports():
                     delivered = True
             except SchemaChangedError as error:
@@ -154,41 +153,32 @@ class SparkFeed:
         from cdfd.spark.engine import queries
 
         session = await asyncio.to_thread(self.sessions.get)
+        query, last = None, None
         try:
             query = await asyncio.to_thread(queries.start, session, self.config, self.table, self.document)
-        except CdfdError as error:
-            await asyncio.to_thread(self.sessions.check, session, error)
-            raise
-        logger.info("query %s started", query.name, extra={"table": self.table.uri, "query": query.id})
-        try:
-            async for report in self._watch(query):
-                yield report
+            logger.info("query %s started", query.name, extra={"table": self.table.uri, "query": query.id})
+            while not self.stop.is_set():
+                reports, error, idle = await asyncio.to_thread(queries.poll, query, self.table, last)
+                for report in reports:
+                    if last is None:
+                        self.monitor.started(report.following)
+                    self.monitor.found_version(report.newest)
+                    if report.delivered or last is None:
+                        self.monitor.committed(report.following, [], {"other": report.rows} if report.rows else {}, 0)
+                    last = report
+                    yield report
+                if error is not None:
+                    raise error
+                # A query that has not begun its first trigger is idle, too.
+                if last is not None and idle:
+                    self.monitor.at_tip()
+                await self.clock.wait(self.stop, POLL_SECONDS)
         except CdfdError as error:
             await asyncio.to_thread(self.sessions.check, session, error)
             raise
         finally:
-            await asyncio.to_thread(_stop, query)
-
-    async def _watch(self, query: StreamingQuery) -> AsyncIterator[Report]:
-        from cdfd.spark.engine import queries
-
-        last: Report | None = None
-        while not self.stop.is_set():
-            reports, error, idle = await asyncio.to_thread(queries.poll, query, self.table, last)
-            for report in reports:
-                if last is None:
-                    self.monitor.started(report.following)
-                self.monitor.found_version(report.newest)
-                if report.delivered or last is None:
-                    self.monitor.committed(report.following, [], {"other": report.rows} if report.rows else {}, 0)
-                last = report
-                yield report
-            if error is not None:
-                raise error
-            # A query that has not begun its first trigger is idle, too.
-            if last is not None and idle:
-                self.monitor.at_tip()
-            await self.clock.wait(self.stop, POLL_SECONDS)
+            if query is not None:
+                await asyncio.to_thread(_stop, query)
 
 
 def _stop(query: StreamingQuery) -> None:

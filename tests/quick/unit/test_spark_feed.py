@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
@@ -17,6 +18,7 @@ from cdfd.config.settings import Settings
 from cdfd.deliver.monitor import Monitor
 from cdfd.model.position import Position
 from cdfd.model.version import Version
+from cdfd.spark.engine import queries
 from cdfd.spark.engine.feed import SparkFeed, check
 from cdfd.spark.engine.queries import source_options
 from cdfd.spark.source.backlog import Backlog
@@ -43,7 +45,7 @@ class Progress(SimpleNamespace):
 class Query:
     """A query that has begun no trigger yet."""
 
-    isActive = True
+    name, id, isActive = "p.orders", "1", True
 
     def __init__(self) -> None:
         self.recentProgress: list[Progress] = []
@@ -52,6 +54,9 @@ class Query:
     @property
     def lastProgress(self) -> Progress | None:
         return self.recentProgress[-1] if self.recentProgress else None
+
+    def stop(self) -> None:
+        self.isActive = False
 
 
 class Events(Monitor):
@@ -87,6 +92,7 @@ def configuration(table: Mapping[str, object]) -> Settings:
 def events_of(*polls: Callable[[Query], object]) -> list[tuple[Any, ...]]:
     """The events of a query, which each poll finds changed in that way."""
     query, events, following = Query(), Events(), iter(polls)
+    sessions: Any = SimpleNamespace(get=lambda: None)
 
     async def watch() -> None:
         stop = asyncio.Event()
@@ -99,12 +105,11 @@ def events_of(*polls: Callable[[Query], object]) -> list[tuple[Any, ...]]:
         table: Any = SimpleNamespace(uri="lake/orders")
         missing: Any = None
         clock: Any = SimpleNamespace(wait=wait)
-        made: Any = query
-        feed = SparkFeed(missing, table, {}, missing, stop, events, clock)
-        async for _ in feed._watch(made):
-            pass
+        await SparkFeed(missing, table, {}, sessions, stop, events, clock).run()
 
-    asyncio.run(watch())
+    with patch.object(queries, "start", return_value=query):
+        asyncio.run(watch())
+    assert not query.isActive
     return events.events
 
 
