@@ -6,11 +6,11 @@ reader does not give as cdfd does, are left to `format("cdfd")`.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
-from cdfd.delta.actions import DeletionVectorDescriptor
 from cdfd.delta.types.datatypes import Foreign, Primitive, types_in
 from cdfd.delta.types.schema import ColumnMappingMode, TableSchema
 from cdfd.model.file_scan import FileScan
@@ -60,31 +60,14 @@ class FileRows:
     ordinal: int | None = None
 
     @property
-    def vectors(self) -> tuple[DeletionVectorDescriptor | None, DeletionVectorDescriptor | None]:
-        """The deletion vectors that select rows: those of `only` and of `without`."""
-        return self.scan.only, self.scan.without
+    def selects(self) -> bool:
+        """Whether deletion vectors select rows of the file."""
+        return (self.scan.only, self.scan.without) != (None, None)
 
     @property
     def is_cdc(self) -> bool:
         """Whether the file brings change types of its own."""
         return self.scan.change_type is None
-
-
-@dataclass(frozen=True, slots=True)
-class Group:
-    """Files that one scan reads.
-
-    Attributes:
-        schema: of all files.
-        is_cdc: whether the files bring change types of their own.
-        selects: whether deletion vectors select rows of the files.
-        files: not empty.
-    """
-
-    schema: TableSchema
-    is_cdc: bool
-    selects: bool
-    files: list[FileRows] = field(default_factory=list)
 
 
 def file_rows(plans: Iterable[ChangePlan]) -> Iterator[FileRows]:
@@ -143,18 +126,12 @@ def check_schema(schema: TableSchema, *, field_ids: bool) -> None:
                 raise ReadByCdfd(f"column {child.name!r:.200} is of type {kind}")
 
 
-def groups_of(files: Sequence[FileRows]) -> list[Group]:
-    """The groups of files: with the same constants each, if there are few of them."""
-    fine = _group(files, constants=True)
-    return fine if len(fine) <= MOST_SCANS else _group(files, constants=False)
-
-
-def _group(files: Sequence[FileRows], *, constants: bool) -> list[Group]:
-    groups = dict[object, Group]()
+def groups_of(files: Sequence[FileRows]) -> list[list[FileRows]]:
+    """The groups of files, which have the same schema, `is_cdc` and `selects`; and the same constants, if there are few groups then."""
+    fine, coarse = defaultdict[object, list[FileRows]](list), defaultdict[object, list[FileRows]](list)
     for each in files:
-        scan, selects = each.scan, each.vectors != (None, None)
-        key: tuple[object, ...] = id(each.schema), each.is_cdc, selects
-        if constants:
-            key += each.version, scan.change_type, tuple(sorted(scan.partition_values.items()))
-        groups.setdefault(key, Group(each.schema, each.is_cdc, selects)).files.append(each)
-    return list(groups.values())
+        key = id(each.schema), each.is_cdc, each.selects
+        coarse[key].append(each)
+        scan = each.scan
+        fine[key, each.version, scan.change_type, tuple(sorted(scan.partition_values.items()))].append(each)
+    return list((fine if len(fine) <= MOST_SCANS else coarse).values())

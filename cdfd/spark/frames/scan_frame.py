@@ -24,7 +24,7 @@ from cdfd.model.columns import CHANGE_ORDINAL, CHANGE_TYPE, COMMIT_TIMESTAMP, CO
 from cdfd.runtime.ordered_pool import map_in_order
 from cdfd.scan.table_files import MISSING_HINT, TableFiles
 from cdfd.spark.frames.columns import read_schema, select_columns, sql_literal, sql_type
-from cdfd.spark.frames.groups import OWN, FileRows, Group, ReadByCdfd
+from cdfd.spark.frames.groups import OWN, FileRows, ReadByCdfd
 from cdfd.spark.frames.paths import escape
 from cdfd.spark.records.records import check_sql, quoted
 from cdfd.spark.source.columns import spark_schema
@@ -140,7 +140,7 @@ def row_words(each: FileRows, files: TableFiles) -> RowWords:
     """
     rows = UNKNOWN_ROWS if each.scan.num_records is None else each.scan.num_records
     with Within(files.storage.uri, each.version, each.scan.path):
-        only, without = (files.vector_rows(vector, rows) for vector in each.vectors)
+        only, without = (files.vector_rows(vector, rows) for vector in (each.scan.only, each.scan.without))
         for vector in (only, without):
             last = None if vector is None else vector.max()
             if last is not None and last >= rows:
@@ -168,33 +168,34 @@ class ScanFrames:
     wanted: Sequence[tuple[str, StructField]]
     _readers: dict[tuple[int, bool], tuple[StructType, DataFrameReader]] = field(init=False, default_factory=dict)
 
-    def frame(self, group: Group) -> DataFrame:
-        """The rows of a group.
+    def frame(self, group: Sequence[FileRows]) -> DataFrame:
+        """The rows of a group; see `groups_of`.
 
         Raises:
             ReadByCdfd: its deletion vectors are too large for a broadcast, Spark does not list a file, or it would replace names in SQL.
             CdfdError: a file is gone, or a deletion vector or partition value is damaged; it names table, version and file.
         """
-        key = id(group.schema), group.is_cdc
+        first = group[0]
+        key = id(first.schema), first.is_cdc
         if key not in self._readers:  # a reader takes a dozen calls of the JVM
-            read = read_schema(group.schema, {name for name, _ in self.wanted}, is_cdc=group.is_cdc)
+            read = read_schema(first.schema, {name for name, _ in self.wanted}, is_cdc=first.is_cdc)
             self._readers[key] = read, self.spark.read.options(**_OPTIONS).schema(read)
         read, reader = self._readers[key]
         frame = self._scan(group, reader)
         same, different = _constants(group, [name for name, _ in self.wanted], self.files.storage.uri)
-        ordered = group.files[0].ordinal is not None
-        joins = bool(different) or group.selects or (ordered and len(group.files) > 1)
+        ordered = first.ordinal is not None
+        joins = bool(different) or first.selects or (ordered and len(group) > 1)
         if joins:
             frame = self._join(frame, group, different, ordered=ordered)
         elif ordered:
             number = frame.metadataColumn("_metadata")["row_index"]
-            frame = frame.withColumns({_BASE: F.lit(group.files[0].ordinal).cast("bigint"), _ROW: number})
+            frame = frame.withColumns({_BASE: F.lit(first.ordinal).cast("bigint"), _ROW: number})
         columns = {name: constant.decode(sql_literal(value)) for name, (constant, value) in same.items()}
         columns |= {name: constant.decode(quoted(_VALUE_OF + name)) for name, (constant, _) in different.items()}
         if ordered:
-            columns[CHANGE_ORDINAL] = _RANKED_ORDINAL if group.selects else f"{_BASE} + {_ROW}"
+            columns[CHANGE_ORDINAL] = _RANKED_ORDINAL if first.selects else f"{_BASE} + {_ROW}"
         types = {child.name: child.dataType for child in read}
-        texts = select_columns(types, group.schema, self.wanted, columns)
+        texts = select_columns(types, first.schema, self.wanted, columns)
         try:
             check_sql(self.spark, texts)
         except ConfigError as error:
@@ -204,9 +205,9 @@ class ScanFrames:
             texts[: len(stored)] = ["*"]  # each expression takes a call of the JVM, which parses it
         return frame.selectExpr(*texts)
 
-    def _scan(self, group: Group, reader: DataFrameReader) -> DataFrame:
+    def _scan(self, group: Sequence[FileRows], reader: DataFrameReader) -> DataFrame:
         # The same file may have rows in several versions. Spark would read a path twice that is given twice.
-        paths = list(dict.fromkeys(self.paths[each.scan.path] for each in group.files))
+        paths = list(dict.fromkeys(self.paths[each.scan.path] for each in group))
         try:
             return reader.parquet(*map(escape, paths))
         except AnalysisException as error:
@@ -218,34 +219,39 @@ class ScanFrames:
             ) from None
 
     def _join(
-        self, frame: DataFrame, group: Group, different: Mapping[str, tuple[Constant, Sequence[Any]]], *, ordered: bool
+        self,
+        frame: DataFrame,
+        group: Sequence[FileRows],
+        different: Mapping[str, tuple[Constant, Sequence[Any]]],
+        *,
+        ordered: bool,
     ) -> DataFrame:
         """The rows with the constants of their files, and of these the rows that deletion vectors leave."""
         spelled = {unquote(_short(uri)): _short(uri) for uri in frame.inputFiles()}
         columns: dict[str, pa.Array[Any]] = {}
         try:
-            paths = [spelled[_short(self.paths[each.scan.path])] for each in group.files]
+            paths = [spelled[_short(self.paths[each.scan.path])] for each in group]
         except KeyError as error:
             raise ReadByCdfd(f"Spark does not list the file {error.args[0]!r:.300}") from None
         columns[_PATH] = pa.array(paths, pa.string())
         for name, (constant, column) in different.items():
             columns[_VALUE_OF + name] = pa.array(column, constant.kind)
         if ordered:
-            columns[_BASE] = pa.array([each.ordinal for each in group.files], pa.int64())
-        if group.selects:
+            columns[_BASE] = pa.array([each.ordinal for each in group], pa.int64())
+        if group[0].selects:
             columns |= self._vectors(group)
         beside = self.spark.createDataFrame(pa.table(columns))
         metadata = frame.metadataColumn("_metadata")
         frame = frame.withColumn(_FILE, metadata["file_path"])
-        if group.selects or ordered:
+        if group[0].selects or ordered:
             frame = frame.withColumn(_ROW, metadata["row_index"])
         frame = frame.join(F.broadcast(beside), frame[_FILE] == beside[_PATH])
-        return frame.where(_IS_SELECTED) if group.selects else frame
+        return frame.where(_IS_SELECTED) if group[0].selects else frame
 
-    def _vectors(self, group: Group) -> dict[str, pa.Array[Any]]:
+    def _vectors(self, group: Sequence[FileRows]) -> dict[str, pa.Array[Any]]:
         workers = 16 if self.files.storage.remote else 1
         vectors, total = list[dict[str, Any]](), 0
-        for words in map_in_order(partial(row_words, files=self.files), group.files, workers=workers):
+        for words in map_in_order(partial(row_words, files=self.files), group, workers=workers):
             total += len(words.words)
             if total > MOST_WORDS:
                 raise ReadByCdfd("the deletion vectors are too large for a broadcast")
@@ -262,27 +268,28 @@ def _short(uri: str) -> str:
 
 
 def _constants(
-    group: Group, wanted: Sequence[str], uri: str
+    group: Sequence[FileRows], wanted: Sequence[str], uri: str
 ) -> tuple[dict[str, tuple[Constant, Any]], dict[str, tuple[Constant, Sequence[Any]]]]:
     """Wanted columns that are constant in each file: those with one value in all files, and those with several."""
     constants: dict[str, tuple[Constant, list[Any]]] = {}
     change: dict[str, list[Any]] = {
-        COMMIT_VERSION: [each.version for each in group.files],
-        COMMIT_TIMESTAMP: [each.timestamp_ms for each in group.files],
+        COMMIT_VERSION: [each.version for each in group],
+        COMMIT_TIMESTAMP: [each.timestamp_ms for each in group],
     }
-    if not group.is_cdc:
-        change[CHANGE_TYPE] = [each.scan.change_type for each in group.files]
+    if not group[0].is_cdc:
+        change[CHANGE_TYPE] = [each.scan.change_type for each in group]
     for name, of_files in change.items():
         if name in wanted:
             constants[name] = CHANGE_CONSTANTS[name], of_files
-    partitions = [child for child in group.schema.partition_fields if child.name in wanted]
+    schema = group[0].schema
+    partitions = [child for child in schema.partition_fields if child.name in wanted]
     if partitions:
         parsed = list[Mapping[str, Any]]()
-        for each in group.files:
+        for each in group:
             with Within(uri, each.version, each.scan.path):
-                parsed.append(values.parse_partition(each.scan.partition_values, group.schema))
+                parsed.append(values.parse_partition(each.scan.partition_values, schema))
         for child in partitions:
-            (spark,) = spark_schema(group.schema, [child.name])
+            (spark,) = spark_schema(schema, [child.name])
             constant = constant_of(arrow_type(child.type), spark.dataType)
             scalars = [row.get(child.name) for row in parsed]
             encoded = [None if scalar is None or not scalar.is_valid else constant.encode(scalar) for scalar in scalars]

@@ -69,14 +69,14 @@ class TestGroups:
     def test_constants_decide_while_groups_are_few(self, monkeypatch: pytest.MonkeyPatch) -> None:
         some = files(SCAN, replace(SCAN, path="b"), replace(SCAN, path="c", partition_values={"p": "y"}))
         some += files(replace(SCAN, change_type="delete"), version=4)
-        assert [len(group.files) for group in groups.groups_of(some)] == [2, 1, 1]
+        assert [len(group) for group in groups.groups_of(some)] == [2, 1, 1]
         monkeypatch.setattr(groups, "MOST_SCANS", 2)
-        assert [len(group.files) for group in groups.groups_of(some)] == [4]
+        assert [len(group) for group in groups.groups_of(some)] == [4]
 
     def test_change_types_of_files_are_not_joined_with_others(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(groups, "MOST_SCANS", 0)
         actual = groups.groups_of(files(SCAN, replace(SCAN, path="b", change_type=None)))
-        assert [group.is_cdc for group in actual] == [False, True]
+        assert [group[0].is_cdc for group in actual] == [False, True]
 
 
 class TestChecks:
