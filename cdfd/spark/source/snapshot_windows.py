@@ -1,4 +1,4 @@
-"""A large snapshot that is read in several micro-batches: the driver lists the files of one window of paths at a time."""
+"""A snapshot that is read in several micro-batches: of a large one, the driver lists the files of one window of paths at a time."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ class SnapshotWindows:
     """The windows of a snapshot.
 
     Attributes:
-        version: the snapshot; its plan has no scans.
-        ranges: of its files, with the numbers of their rows.
+        version: the snapshot; its plan has no scans if there are ranges.
+        ranges: of its files, with the numbers of their rows; None: the snapshot is small, and one window has all of it.
         storage: of the table.
     """
 
     version: Version
-    ranges: PathRanges
+    ranges: PathRanges | None
     storage: Storage
     _window: Window | None = field(default=None, repr=False)
 
@@ -65,17 +65,19 @@ class SnapshotWindows:
         Raises:
             CdfdError: as `PathRange.files` says.
         """
+        ranges, plan = self.ranges, self.version.plan
+        if ranges is None:
+            return Window(plan, 0, 0, len(plan.scans), 0)
         if self._window is not None and self._window.first <= part < self._window.end:
             return self._window
         self._window = None  # before the next one is read
-        ranges = self.ranges
         ends = np.cumsum(ranges.files)
         last = len(ends) - 1
         first = min(int(np.searchsorted(ends, part, "right")), last)
         before = int(ends[first] - ranges.files[first])
         end = max(first + 1, int(np.searchsorted(ends, before + WINDOW_FILES, "right")))
         files = ranges.between(first, end).files(self.storage)
-        plan = replace(self.version.plan, scans=LiveScans(files))
+        plan = replace(plan, scans=LiveScans(files))
         rows = 0 if ranges.rows is None else int(ranges.rows[:first].sum())
         self._window = Window(plan, before, rows, int(ends[last]), int(ranges.bytes[end:].sum()))
         return self._window

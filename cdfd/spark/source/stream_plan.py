@@ -58,7 +58,6 @@ class StreamPlanner:
     _next: int = -1
     _unrefined: set[int] = field(default_factory=set)
     _planned: dict[int, Version] = field(default_factory=dict)
-    _snapshot: Version | None = None
     _listed: tuple[int, tuple[Version, LiveListing] | None] | None = None
     _windows: SnapshotWindows | None = None
     _pending: PendingBytes = field(init=False)
@@ -78,7 +77,7 @@ class StreamPlanner:
         for version in [version for version in self._planned if version < end.version]:
             del self._planned[version]
         if end.phase == "stream":
-            self._snapshot = self._listed = self._windows = None
+            self._listed = self._windows = None
 
     async def beginning(self) -> Position:
         """The start of a stream without a checkpoint.
@@ -167,15 +166,17 @@ class StreamPlanner:
             self._listed = at.version, await listed_snapshot(stream, self.options, at.version, await self._tail(at))
         return self._listed[1]
 
-    async def _windows_at(self, at: Position) -> SnapshotWindows | None:
-        """The windows of the snapshot at a position; None if it is small, and is planned as a whole."""
-        listed = await self._listing(at)
-        if listed is None:
-            return None
-        version, live = listed
-        if self._windows is None or self._windows.version is not version:
-            execution = execution_of(self.table, self.options)
-            ranges = counted_paths(live, self.table, version.plan.version, execution)
+    async def _windows_at(self, at: Position) -> SnapshotWindows:
+        """The windows of the snapshot at a position; one, if it is small."""
+        if self._windows is None or self._windows.version.plan.version != at.version:
+            listed, ranges = await self._listing(at), None
+            if listed is None:
+                stream = self.table.stream(self.target.rows, self.target.schema)
+                version = await stream.snapshot(at.version, await self._tail(at), by_statistics=False)
+            else:
+                version, live = listed
+                execution = execution_of(self.table, self.options)
+                ranges = counted_paths(live, self.table, at.version, execution)
             self._windows = SnapshotWindows(version, ranges, self.table.log.storage)
         return self._windows
 
@@ -185,10 +186,7 @@ class StreamPlanner:
         if listed is not None:
             return listed[0], Window(listed[0].plan, 0, 0, 0, 0)
         windows = await self._windows_at(at)
-        if windows is not None:
-            return windows.version, windows.at(at.part)
-        live = await self._live(at)
-        return live, Window(live.plan, 0, 0, len(live.plan.scans), 0)
+        return windows.version, windows.at(at.part)
 
     async def _snapshot_ranges(self, start: Position, end: Position) -> tuple[Version, list[PlanRange]]:
         """The snapshot at `start`, and its plan ranges up to `end`; none if it is `listed`."""
@@ -196,9 +194,6 @@ class StreamPlanner:
         if (listed := await self.listed(start, end)) is not None:
             return listed[0], []
         windows = await self._windows_at(start)
-        if windows is None:
-            live = await self._live(start)
-            return live, [PlanRange(live.plan, _check(live.plan, start, self.table.uri), stop)]
         window = windows.at(start.part)
         _check(window.plan, window.within(start), self.table.uri)
         last = window.total if stop is None else min(stop, window.total)
@@ -252,12 +247,6 @@ class StreamPlanner:
         following = place_splits(version.plan, splits, list(measure_splits(splits, execution)))[-1].following
         assert following is not None
         return start.at_part(end, following, version.digest, version.plan.parts_id)
-
-    async def _live(self, at: Position) -> Version:
-        if self._snapshot is None or self._snapshot.plan.version != at.version:
-            stream = self.table.stream(self.target.rows, self.target.schema)
-            self._snapshot = await stream.snapshot(at.version, await self._tail(at), by_statistics=False)
-        return self._snapshot
 
     async def _tail(self, at: Position) -> Tailer:
         if self._tailer is None:
