@@ -31,11 +31,6 @@ class Offset:
     key: tuple[str, ...] = field(default=(), compare=False)
     backlog: Backlog | None = field(default=None, compare=False)
 
-    @classmethod
-    def beginning(cls, position: Position, key: tuple[str, ...] = ()) -> Offset:
-        """The offset of a stream that begins at a position."""
-        return cls(position, position.version, position.phase, key)
-
     def renamed_key(self, key: Iterable[str]) -> tuple[str, str] | None:
         """A column of the key whose name differs only in case from that of the published records, as it was and as it is in `key`.
 

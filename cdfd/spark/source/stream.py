@@ -194,7 +194,7 @@ class StreamReader(PlannedRowsReader):
     def _beginning(self) -> Offset:
         if self._first is None:
             position = self._run(self._planning.beginning())
-            self._first = Offset.beginning(position, self._key)
+            self._first = Offset(position, position.version, position.phase, self._key)
         return self._first
 
     def _check_key(self, offset: Offset) -> None:

@@ -522,7 +522,7 @@ def test_fields_of_a_key_keep_their_names_too(option: str) -> None:
     schema = TableSchema(from_arrow(pa.schema([("key", fields), ("v", pa.string())])), ())
     target = Target.of(schema, 0, rows=RowOptions(key=(option,)))
     assert target.key_paths == ("key", "key.x", "key.all", "key.all.element", "key.all.element.y")
-    offset = Offset.beginning(Position("T", 3), target.key_paths)
+    offset = Offset(Position("T", 3), 3, "stream", target.key_paths)
     assert Offset.from_json(json.loads(json.dumps(offset.to_json()))).renamed_key(["KEY", "key.X"]) == ("key", "KEY")
     assert offset.renamed_key(["key", "key.X"]) == ("key.x", "key.X")
     assert offset.renamed_key(["key"]) is None
