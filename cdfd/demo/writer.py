@@ -14,6 +14,7 @@ from uuid import uuid4
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from pyarrow.dataset import dataset
 
 from cdfd.delta import deletion_vector, paths
 from cdfd.delta.actions import DeletionVectorDescriptor, Metadata
@@ -91,14 +92,8 @@ class TableWriter:
             live = _widen(file.live(), self.schema)
             touched = live.filter(where)
             if touched.num_rows:
-                import pyarrow.acero as acero
-
-                expressions = [values.get(name, pc.field(name)) for name in touched.schema.names]
-                source = acero.Declaration("table_source", acero.TableSourceNodeOptions(touched))
-                project = acero.Declaration(
-                    "project", acero.ProjectNodeOptions(expressions, touched.schema.names), [source]
-                )
-                changed = project.to_table().cast(touched.schema)
+                expressions = {name: values.get(name, pc.field(name)) for name in touched.schema.names}
+                changed = dataset(touched).to_table(expressions).cast(touched.schema)
                 before.append(touched)
                 after.append(changed)
                 actions += await self._rewrite(file, pa.concat_tables([live.filter(~where), changed]))
