@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Container, Mapping, Sequence
 from itertools import count
 
 from pyspark.sql import types as spark
 
-from cdfd.delta.types.datatypes import ArrayType, DataType, MapType, StructField, StructType
+from cdfd.delta.types.datatypes import StructField, StructType, map_fields
 from cdfd.delta.types.schema import ColumnMappingMode, TableSchema, column_id, physical_name
+from cdfd.delta.types.schema_string import serialize
 from cdfd.model.columns import CHANGE_TYPE
 from cdfd.spark.records.records import quoted
-from cdfd.spark.source.columns import spark_schema
 
 FIELD_ID = "parquet.field.id"
 """Key of the metadata by which Spark's reader finds a column by its id."""
@@ -20,31 +21,20 @@ FIELD_ID = "parquet.field.id"
 def read_schema(schema: TableSchema, wanted: Container[str], *, is_cdc: bool) -> spark.StructType:
     """The schema to read files in: wanted columns by their names in files, and the change type of change data files."""
     numbers = count()
-    fields = [_field(child, schema.mapping, numbers) for child in schema.data_fields if child.name in wanted]
-    if is_cdc:
-        fields.append(spark.StructField(CHANGE_TYPE, spark.StringType()))
-    return spark.StructType(fields)
 
+    def in_file(child: StructField) -> StructField:
+        name, metadata = physical_name(child, schema.mapping), dict[str, int]()
+        if name == "\0":
+            # No file has the field. Two fields of a struct need two names.
+            name = f"\0{next(numbers)}"
+        elif schema.mapping is ColumnMappingMode.ID and (number := column_id(child)) is not None:
+            metadata[FIELD_ID] = number
+        return StructField(name, child.type, True, metadata)
 
-def _field(child: StructField, mode: ColumnMappingMode, numbers: count[int]) -> spark.StructField:
-    name, metadata = physical_name(child, mode), dict[str, int]()
-    if name == "\0":
-        # No file has the field. Two fields of a struct need two names.
-        name = f"\0{next(numbers)}"
-    elif mode is ColumnMappingMode.ID and (number := column_id(child)) is not None:
-        metadata[FIELD_ID] = number
-    return spark.StructField(name, _type(child.type, mode, numbers), True, metadata)
-
-
-def _type(kind: DataType, mode: ColumnMappingMode, numbers: count[int]) -> spark.DataType:
-    match kind:
-        case StructType():
-            return spark.StructType([_field(child, mode, numbers) for child in kind])
-        case ArrayType(element):
-            return spark.ArrayType(_type(element, mode, numbers))
-        case MapType(key, value):
-            return spark.MapType(_type(key, mode, numbers), _type(value, mode, numbers))
-    return spark_schema(TableSchema(StructType((StructField("_", kind),))), ["_"])[0].dataType
+    struct = map_fields(StructType(tuple(child for child in schema.data_fields if child.name in wanted)), in_file)
+    assert isinstance(struct, StructType)
+    read = spark.StructType.fromJson(json.loads(serialize(struct))).toNullable()
+    return read.add(CHANGE_TYPE, spark.StringType()) if is_cdc else read
 
 
 def select_columns(
