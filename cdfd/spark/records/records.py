@@ -8,6 +8,7 @@ it leaves tombstones out. So a tombstone has no row, and is no error.
 import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Final
 
 from pyspark.sql import Column, SparkSession
@@ -23,7 +24,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from cdfd.delta.types.datatypes import without_void
+from cdfd.delta.types import datatypes
 from cdfd.delta.types.schema_string import parse, serialize
 from cdfd.errors import ConfigError
 from cdfd.model.columns import CHANGE_ORDINAL, CHANGE_TYPE, CHANGE_TYPES, COMMIT_TIMESTAMP, COMMIT_VERSION
@@ -76,26 +77,15 @@ def table_type(schema_string: str) -> StructType:
         LogError: the schema is invalid.
         UnsupportedError: cdfd does not support one of its types.
     """
-    document = json.loads(serialize(without_void(parse(schema_string))))
-    struct = plain_type(StructType.fromJson(document))
-    assert isinstance(struct, StructType)
-    return struct
 
+    def plain(child: datatypes.StructField) -> datatypes.StructField:
+        # Spark moves collations from the metadata into the types.
+        kept = {name: value for name, value in child.metadata.items() if name in ("comment", "__COLLATIONS")}
+        return replace(child, metadata=kept)
 
-def plain_type(kind: DataType) -> DataType:
-    """The type with all fields nullable and without metadata, except comments."""
-    match kind:
-        case StructType():
-            plain = StructType()
-            for field in kind:
-                comment = {name: text for name, text in field.metadata.items() if name == "comment"}
-                plain.add(field.name, plain_type(field.dataType), True, comment)
-            return plain
-        case ArrayType():
-            return ArrayType(plain_type(kind.elementType), True)
-        case MapType():
-            return MapType(plain_type(kind.keyType), plain_type(kind.valueType), True)
-    return kind
+    struct = datatypes.map_fields(datatypes.without_void(parse(schema_string)), plain)
+    assert isinstance(struct, datatypes.StructType)
+    return StructType.fromJson(json.loads(serialize(struct))).toNullable()
 
 
 def check_columns(schema: StructType) -> None:
