@@ -130,16 +130,9 @@ def _from_options(named: Mapping[str, str], environ: Mapping[str, str] | None) -
 
 def _put(section: dict[str, Any], name: str, text: str) -> None:
     """Add an entry to a section or a nested one. Names of topic settings may contain dots."""
-    free = name.startswith(_FREE)
-    first, dot, sub_name = (name.removeprefix(_FREE), "", "") if free else name.partition(".")
-    for above in ("topics", "config") if free else ():
-        section = section.setdefault(above, {}) if isinstance(section, dict) else section
-    if not isinstance(section, dict):
+    path = ["topics", "config", name.removeprefix(_FREE)] if name.startswith(_FREE) else name.split(".")
+    for key in path[:-1]:
+        section = section.setdefault(key, {}) if isinstance(section, dict) else section
+    if not isinstance(section, dict) or path[-1] in section:
         raise ConfigError(f"option {name!r:.100} repeats another one", hint="Give one of them")
-    below = section.setdefault(first, {}) if dot else section
-    if not isinstance(below, dict) or (not dot and first in section):
-        raise ConfigError(f"option {name!r:.100} repeats another one", hint="Give one of them")
-    if dot:
-        _put(below, sub_name, text)
-    else:
-        section[first] = text
+    section[path[-1]] = text
