@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from subprocess import TimeoutExpired
-from threading import Lock, Thread
+from threading import Lock, RLock, Thread
 from typing import Any
 
 from py4j.protocol import Py4JError
@@ -123,7 +123,7 @@ class Sessions:
     def __init__(self, settings: SparkEngine, name: str) -> None:
         self._settings = settings
         self._name = name
-        self._lock = Lock()
+        self._lock = RLock()
         self._session: SparkSession | None = None
         self._has_started = False
 
@@ -136,7 +136,7 @@ class Sessions:
         with self._lock:
             if self._session is not None and not _is_alive(self._session):
                 log.warning("Spark has stopped since the last job; starting it again")
-                self._drop()
+                self.drop()
             if self._session is None:
                 self._session = self._create()
                 self._has_started = True
@@ -145,7 +145,9 @@ class Sessions:
     def drop(self) -> None:
         """Stop the session, if there is one. Does not raise."""
         with self._lock:
-            self._drop()
+            session, self._session = self._session, None
+            if session is not None:
+                _stop(session)
 
     def check(self, session: SparkSession, error: CdfdError) -> None:
         """Look at a session after an error. One that is stopped, or whose JVM has died, is discarded, because it cannot recover.
@@ -157,14 +159,9 @@ class Sessions:
             if _is_alive(session):
                 return
             if session is self._session:
-                self._drop()
+                self.drop()
         hint = "cdfd starts it again. If it stops again, see its own log, and give the driver more memory (spark.driver.memory)"
         raise SinkError(f"Spark has stopped: {error.what.removeprefix(_SAYS)}", hint=hint, retriable=True) from error
-
-    def _drop(self) -> None:
-        session, self._session = self._session, None
-        if session is not None:
-            _stop(session)
 
     def _create(self) -> SparkSession:
         settings = self._settings
