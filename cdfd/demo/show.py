@@ -7,7 +7,7 @@ import statistics
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -100,20 +100,31 @@ async def _show(lake: str, folder: Path) -> None:
             stop.set()
             await delivering
             await sink.close()
+    milliseconds = [1000 * (deliveries.ended[version + 1] - moment) for version, moment in began.items()]
+    say_result(f"{len(delivered)} changes applied in order", delivered, writer)
+    say_latency(writer, "delivery, synced to disk", milliseconds)
+
+
+def say_result(applied: str, changes: Iterable[Mapping[str, Any]], writer: TableWriter) -> None:
+    """Compare what the changes add up to with the table's rows. `SinkError` if it is not the same."""
     names, folded = writer.schema.names, Counter[tuple[str, ...]]()
-    for row in delivered:
+    for row in changes:
         sign = -1 if row[CHANGE_TYPE] in ("delete", "update_preimage") else 1
         folded[tuple(str(row.get(name)) for name in names)] += sign
     rows = Counter(tuple(str(row[name]) for name in names) for row in writer.rows().to_pylist())
     same = +folded == rows and not -folded
     verdict = "equal to" if same else "NOT EQUAL to"
-    say(f"\nAll {len(delivered)} changes applied in order: {verdict} the table's {rows.total()} rows.")
+    say(f"\nAll {applied}: {verdict} the table's {rows.total()} rows.")
     if not same:
         raise SinkError("the delivered changes do not add up to the table", table=writer.storage.uri)
-    milliseconds = sorted(1000 * (deliveries.ended[version + 1] - moment) for version, moment in began.items())
+
+
+def say_latency(writer: TableWriter, end: str, milliseconds: Sequence[float]) -> None:
+    """Print the times from the writer's commits to an end."""
+    synced = "" if writer.storage.remote else ", synced to disk,"
     say(
-        f"From commit{sync_note(table)} to delivery, synced to disk: {len(milliseconds)} commits, "
-        f"median {statistics.median(milliseconds):.1f} ms, longest {milliseconds[-1]:.1f} ms."
+        f"From commit{synced} to {end}: {len(milliseconds)} commits, "
+        f"median {statistics.median(milliseconds):.1f} ms, longest {max(milliseconds):.1f} ms."
     )
 
 
@@ -130,11 +141,6 @@ async def create_table(table: Table) -> TableWriter:
         error.hint = "The demo creates its own table: give it another location"
         raise error.within(table=table.uri) from None
     return writer
-
-
-def sync_note(table: Table) -> str:
-    """The durability of the writer's commits, as text."""
-    return "" if table.log.storage.remote else ", synced to disk,"
 
 
 async def _before(event: Coroutine[Any, Any, None], delivering: asyncio.Task[None]) -> None:
