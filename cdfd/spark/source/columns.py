@@ -91,16 +91,14 @@ def chosen_names(schema: TableSchema, user_schema: spark.StructType) -> tuple[st
             schema.select([field.name])  # raises an error that lists the columns
             continue
         (own_schema,) = spark_schema(schema, [name])
-        if _nullable(field.dataType) != _nullable(own_schema.dataType):
+        if _nullable(field.dataType) != own_schema.dataType:
             raise ConfigError(
                 f"column {name!r:.200} is {own_schema.dataType.simpleString():.200}, but the requested schema has "
                 f"{field.dataType.simpleString():.200}",
                 hint="Omit the schema, or cast the column after you read it",
             )
         column = schema.find((name,))
-        if column is not None and (
-            (column.nullable and not field.nullable) or _forbids_nulls(field.dataType, column.type)
-        ):
+        if column is not None and _forbids_nulls(spark.StructType([field]), StructType((column,))):
             raise ConfigError(
                 f"column {name!r:.200} may have nulls, but not by the requested schema",
                 hint="Omit NOT NULL (`nullable=False`): Spark would read other values instead of nulls",
