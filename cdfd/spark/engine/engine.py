@@ -37,11 +37,7 @@ _AGAIN_SECONDS = 0.3
 
 
 class SparkEngine:
-    """The `Engine` port. Several jobs may run at once.
-
-    Args:
-        sessions: provides the Spark session.
-    """
+    """The `Engine` port. Several jobs may run at once."""
 
     def __init__(self, sessions: Sessions) -> None:
         self._sessions = sessions

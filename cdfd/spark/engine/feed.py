@@ -43,10 +43,7 @@ Open = Callable[[settings.Table, asyncio.Event, Monitor], AbstractAsyncContextMa
 async def feeds(config: Settings, path: Path, clock: Clock) -> AsyncIterator[Open]:
     """A function that opens a table's loop. The loops share Spark sessions, which are closed at the end of the block.
 
-    Args:
-        config: all settings.
-        path: the configuration file, which Spark's driver reads.
-        clock: the source of time.
+    `path` is the configuration file, which Spark's driver reads.
 
     Raises:
         ConfigError: PySpark is not installed.

@@ -57,11 +57,7 @@ def location(config: Settings, table: Table) -> str:
 def start(spark: SparkSession, config: Settings, table: Table, document: Mapping[str, str]) -> StreamingQuery:
     """Start the query of a table. It resumes from its checkpoint, if there is one.
 
-    Args:
-        spark: the session.
-        config: all settings.
-        table: one of them.
-        document: the options of `format("cdfd-kafka")` that name a file with the same settings, which Spark's driver reads.
+    `document` has the options of `format("cdfd-kafka")` that name a file with the same settings, which Spark's driver reads.
 
     Raises:
         CdfdError: the query cannot be started.

@@ -50,11 +50,7 @@ class SchemaSource:
     ) -> tuple[StructType, dict[int, str]]:
         """The schema of the table; and with a registry, the Avro schemas of the topic by id.
 
-        Args:
-            spark: the session.
-            topic: of the rows.
-            options: of Spark's Kafka source, without the topic and where to begin.
-            events: whether records are Debezium's events.
+        `options` are those of Spark's Kafka source, without the topic and where to begin. Debezium's events have `events`.
 
         Raises:
             CdfdError: it cannot be had.
@@ -78,13 +74,7 @@ class SchemaSource:
 
 
 def of_schema_topic(spark: SparkSession, schema_topic: str, topic: str, options: Mapping[str, str]) -> StructType:
-    """The newest schema that a pipeline has identity of the table whose rows are in `topic`.
-
-    Args:
-        spark: the session.
-        schema_topic: `<prefix>.schema`.
-        topic: of the rows.
-        options: of Spark's Kafka source, without the topic and where to begin.
+    """The newest schema in a pipeline's `<prefix>.schema` of the table whose rows are in `topic`. The options are as for `find`.
 
     Raises:
         ConfigError: there is nothing of that table.

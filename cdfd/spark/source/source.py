@@ -72,13 +72,7 @@ class CdfdSource(DataSource):
 
 
 class BatchReader(DataSourceReader):
-    """Reads a range of versions, inclusive.
-
-    Args:
-        options: of the read.
-        target: the columns, if known; None if the user gives a schema.
-        schema: Spark's schema.
-    """
+    """Reads a range of versions, inclusive. `target` is None if the user gives a schema."""
 
     @ShortErrors()
     def __init__(self, options: SourceOptions, target: Target | None, schema: StructType) -> None:

@@ -46,12 +46,7 @@ class StreamReader(PlannedRowsReader):
     """Reads versions as they appear. Spark plans in one process, and reads in others with a copy of this object.
 
     The rows of a small micro-batch come with its plan, and no executor calls Python: with one row, it takes 0.1 s instead of 0.2. Only the
-    process that plans has a planner with its event loop, and the offsets of the stream.
-
-    Args:
-        options: of the read.
-        target: the columns, if known; None if the user gives a schema.
-        schema: Spark's schema.
+    process that plans has a planner with its event loop, and the offsets of the stream. `target` is None if the user gives a schema.
     """
 
     _planner: StreamPlanner | None = None
