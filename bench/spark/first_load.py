@@ -53,8 +53,7 @@ class Planning:
         items = [pack(part) for part in parts_of_version]
         for wave in tasks.waves(items):
             work = partial(deliver_part, assignment)
-            job = type("Job", (tasks._Job,), {"called": "first-load", "items": list(wave), "work": (work,)})
-            self._spark.dataSource.register(job)
+            self._spark.dataSource.register(tasks.job_of("first-load", wave, work))
             query: Any = self._spark.read.format("first-load").load()._jdf.queryExecution()
             self.tasks += query.executedPlan().execute().getNumPartitions()
         return []

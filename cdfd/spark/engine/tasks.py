@@ -9,7 +9,7 @@ import json
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
@@ -67,22 +67,21 @@ class _Tasks(DataSourceReader):
         yield pa.RecordBatch.from_pydict({"item": [partition.number], "result": [result]}, schema=_SCHEMA)
 
 
-class _Job(DataSource):
-    """A job. Its subclasses have the items and the work as attributes."""
+def job_of(name: str, items: Sequence[bytes], work: Work) -> type[DataSource]:
+    """The data source of a job; see `run`. A local class is pickled by value."""
 
-    called: ClassVar[str]
-    items: ClassVar[Sequence[bytes]]
-    work: ClassVar[tuple[Work]]
+    class Job(DataSource):
+        @classmethod
+        def name(cls) -> str:
+            return name
 
-    @classmethod
-    def name(cls) -> str:
-        return cls.called
+        def schema(self) -> str:
+            return "item bigint, result binary"
 
-    def schema(self) -> str:
-        return "item bigint, result binary"
+        def reader(self, schema: Any) -> DataSourceReader:
+            return _Tasks(items, work)
 
-    def reader(self, schema: Any) -> DataSourceReader:
-        return _Tasks(self.items, self.work[0])
+    return Job
 
 
 def waves(items: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
@@ -109,9 +108,7 @@ def run(spark: SparkSession, name: str, items: Sequence[bytes], work: Work) -> l
     Raises:
         PySparkException, Py4JError, OSError: `work` failed, or Spark did not finish the job; see `translate`.
     """
-    # A class without a module is pickled by value.
-    job = type("Job", (_Job,), {"called": name, "items": list(items), "work": (work,)})
-    spark.dataSource.register(job)
+    spark.dataSource.register(job_of(name, items, work))
     # With `toArrow`, the error of a task would become an error of the JVM.
     rows = spark.read.format(name).load().collect()
     results = {row.item: bytes(row.result) for row in rows}
