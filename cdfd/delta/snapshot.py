@@ -143,8 +143,16 @@ class Snapshot:
         txns = self.txns.update({txn.app_id: txn for txn in commit.txns}) if commit.txns else self.txns
         domains = with_domains(self.domains, commit.domains)
         mismatched = (*self.mismatched, *((commit.version, action.path) for action in meant))
-        state = replace(self, header=header, base=base, overlay=overlay, added=added)
-        return replace(state, txns=txns, domains=domains, mismatched=mismatched)
+        return replace(
+            self,
+            header=header,
+            base=base,
+            overlay=overlay,
+            added=added,
+            txns=txns,
+            domains=domains,
+            mismatched=mismatched,
+        )
 
     def meant(self, removes: Sequence[Remove]) -> Sequence[Remove]:
         """For each remove of a live file that names another deletion vector, the remove of the file as it is."""
