@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cdfd.config.document import Node
-from cdfd.config.mounted import MountedText
 from cdfd.config.problems import Path, Problem, quoted
+from cdfd.runtime.mounted import MountedText
 
 _REFERENCE = re.compile(
     r"\$\$\{"  # an escape: a literal ${

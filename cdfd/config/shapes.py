@@ -71,8 +71,8 @@ def mask_of(column: str, entry: object) -> Mask:
     Raises:
         ConfigError: it has another form, or the file of a key cannot be read. The message never has the key.
     """
-    from cdfd.config.mounted import read_secret
     from cdfd.plan.shape.masks import Mask
+    from cdfd.runtime.mounted import read_secret
 
     try:
         if isinstance(entry, Mask):

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Literal, Self
 from urllib.parse import unquote
 
-from cdfd.config.mounted import MountedText
 from cdfd.errors import ConfigError
 from cdfd.log.bounds import parse_bound
+from cdfd.runtime.mounted import MountedText
 from cdfd.storage import credentials
 from cdfd.storage.queues.address import QueueAddress
 

@@ -6,7 +6,7 @@ state of a file is compared through its links. A check costs one `stat`, and no 
 
 import logging
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TypeAlias
 
 _MAX_BYTES = 1 << 20
@@ -57,16 +57,21 @@ class MountedText:
 
     A file that is gone, empty or unreadable does not change the text: a writer may be about to replace it. The log has one warning then.
 
+    Args:
+        path: of the file.
+        read_file: reads it.
+
     Raises:
-        ValueError: as in `read_secret`.
+        ValueError: as `read_file` says.
     """
 
-    __slots__ = ("_known", "path")
+    __slots__ = ("_known", "_read_file", "path")
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, read_file: Callable[[str], str] = read_secret) -> None:
         self.path = path
+        self._read_file = read_file
         state = state_of(path)  # before the content: a change in between is seen at the next call
-        self._known = (state, read_secret(path))
+        self._known = (state, read_file(path))
 
     def read(self) -> str:
         """The text. Reads the file only if it has changed."""
@@ -75,7 +80,7 @@ class MountedText:
         if state == before:
             return text
         try:
-            text = read_secret(self.path)
+            text = self._read_file(self.path)
         except ValueError as error:
             logger.warning("%s: %s; its earlier text stays in use", self.path, error)
         else:

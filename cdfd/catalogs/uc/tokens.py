@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import logging
 import time
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 from urllib.parse import quote_plus as quote
 
 import aiohttp
@@ -15,6 +13,7 @@ import orjson
 
 from cdfd.catalogs.uc.options import UnityOptions
 from cdfd.errors import StorageError
+from cdfd.runtime.mounted import MountedText, read_secret
 
 FILE_SECONDS = 10.0
 """Time for which the text of a file is used, before it is read again."""
@@ -22,8 +21,6 @@ RENEW_SHARE = 0.8
 """Share of a token's life after which a new one is asked for."""
 MAX_FILE_BYTES = 64 << 10
 MAX_ANSWER_BYTES = 1 << 20
-
-logger = logging.getLogger("cdfd.catalogs")
 
 
 class Tokens:
@@ -40,10 +37,7 @@ class Tokens:
         self._lock = asyncio.Lock()
         self._token: str | None = None
         self._until = self._ends = 0.0
-        self._texts: dict[str, str] = {}
-        """The last usable text of each file."""
-        self._unusable: set[str] = set()
-        """Files that had none the last time."""
+        self._files: dict[str, MountedText] = {}
 
     async def token(self) -> str | None:
         """The token for a request now; None if none is configured.
@@ -86,27 +80,20 @@ class Tokens:
         return text
 
     async def _text(self, path: str, first: str | None, option: str) -> str:
-        """The text of a mounted secret; the earlier one, or the `first`, if the file has none now: a writer may be about to replace it."""
-        earlier = self._texts.get(path, first)
+        """The text of a mounted secret; the `first`, if the file has had none yet, as on executors."""
         try:
-            text = await asyncio.to_thread(_read, path)
-        except (OSError, ValueError) as error:
-            reason = getattr(error, "strerror", None) or (
-                str(error) if type(error) is ValueError else type(error).__name__
-            )
-            if earlier is None:
-                what = f"the file of {option} cannot be read: {reason}"
+            return await asyncio.to_thread(self._mounted, path)
+        except ValueError as error:
+            if first is None:
+                what = f"the file of {option} cannot be read: {error}"
                 raise StorageError(what, path=path, retriable=True) from None
-            # Executors have only the first text.
-            if path in self._texts and path not in self._unusable:
-                self._unusable.add(path)
-                logger.warning("%s: %s; its earlier text stays in use", path, reason)
-            return earlier
-        self._unusable.discard(path)
-        if earlier not in (None, text):
-            logger.info("%s has changed and is read again", path)
-        self._texts[path] = text
-        return text
+            return first
+
+    def _mounted(self, path: str) -> str:
+        file = self._files.get(path)
+        if file is None:
+            file = self._files[path] = MountedText(path, _read)
+        return file.read()
 
     async def _of_client(self) -> tuple[str, float]:
         """A token of OAuth client credentials, and its life in seconds."""
@@ -165,8 +152,7 @@ def _parse(body: bytes) -> tuple[str | None, float]:
 
 
 def _read(path: str) -> str:
-    with Path(path).open("rb") as file:
-        text = file.read(MAX_FILE_BYTES).decode().strip()
-    if not text or not text.isprintable() or not text.isascii():
-        raise ValueError("its text is no token" if text else "it is empty")
+    text = read_secret(path).strip()
+    if len(text) > MAX_FILE_BYTES or not text.isprintable() or not text.isascii():
+        raise ValueError("its text is no token")
     return text

@@ -5,9 +5,9 @@ import ssl
 from typing import Any
 
 from cdfd.config.certificates import warn_of_expiry
-from cdfd.config.mounted import states_of
 from cdfd.config.sections import HttpTls
 from cdfd.errors import ConfigError
+from cdfd.runtime.mounted import states_of
 
 logger = logging.getLogger("cdfd.http")
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from cdfd.config.mounted import MountedText, state_of
 from cdfd.config.parser import parse
 from cdfd.config.values import Secret
+from cdfd.runtime.mounted import MountedText, state_of
 from cdfd.sinks.kafka.settings import KafkaSettings
 
 
@@ -59,7 +59,7 @@ def test_a_file_is_read_only_when_it_changes(tmp_path: Path, monkeypatch: pytest
     file = tmp_path / "password"
     file.write_text("first")
     mounted = MountedText(str(file))
-    monkeypatch.setattr("cdfd.config.mounted.read_secret", lambda path: pytest.fail("read again"))
+    monkeypatch.setattr("cdfd.runtime.mounted.read_secret", lambda path: pytest.fail("read again"))
     assert [mounted.read() for _ in range(3)] == ["first"] * 3
 
 

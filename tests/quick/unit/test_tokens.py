@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from cdfd.config.mounted import MountedText
 from cdfd.config.values import Secret
 from cdfd.errors import SinkError
+from cdfd.runtime.mounted import MountedText
 from cdfd.sinks.kafka.client import token_endpoint
 from cdfd.sinks.kafka.client.login import Credentials, login
 from cdfd.sinks.kafka.client.token_endpoint import fetch

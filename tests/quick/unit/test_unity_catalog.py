@@ -467,7 +467,7 @@ class TestTokens:
         caplog: pytest.LogCaptureFixture,
     ) -> None:
         monkeypatch.setattr("cdfd.catalogs.uc.tokens.FILE_SECONDS", 0.0)
-        caplog.set_level("INFO", "cdfd.catalogs")
+        caplog.set_level("INFO", "cdfd.config")
         server.token, file = TOKEN, tmp_path / "token"
         file.write_text(TOKEN)
         # As the configuration has read it before.

@@ -5,8 +5,8 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from cdfd.config.mounted import FileState, states_of
 from cdfd.errors import ConfigError
+from cdfd.runtime.mounted import FileState, states_of
 from cdfd.sinks.kafka.security import Security
 
 # Codes of OpenSSL's verification.
