@@ -25,7 +25,7 @@ from cdfd.scan.read import count_rows
 from cdfd.scan.table_files import TableFiles
 from cdfd.spark.engine.target import Target, resolve_target
 from cdfd.spark.frames.groups import FileRows, ReadByCdfd, check_files, check_schema, file_rows, groups_of
-from cdfd.spark.frames.paths import check_store, has_own_keys, spark_paths
+from cdfd.spark.frames.paths import check_store, has_own_keys, spark_files
 from cdfd.spark.frames.scan_frame import ScanFrames
 from cdfd.spark.records.records import quoted
 from cdfd.spark.session import active_session
@@ -164,7 +164,7 @@ def _by_spark(
     s3 = "s3" if spark.conf.get("spark.hadoop.fs.s3.impl", None) else "s3a"
     sources = {each.published: each.name for each in target.rows.shape.columns or ()}
     wanted = [(sources.get(name, name), field) for name, field in fields]
-    scans = ScanFrames(spark, table.files, spark_paths(files, table.files, s3), wanted)
+    scans = ScanFrames(spark, table.files, spark_files(files, table.files, s3), wanted)
     groups = groups_of(files)
     logger.info("Spark's reader reads the changes of %s: %d scans, %d files", table.uri, len(groups), len(files))
     frame = reduce(DataFrame.unionAll, map(scans.frame, groups))

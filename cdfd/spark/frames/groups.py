@@ -6,6 +6,7 @@ reader does not give as cdfd does, are left to `format("cdfd")`.
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -26,8 +27,14 @@ SMALL_FILE: Final = 4 << 20
 MOST_FILES: Final = 10_000
 """Files of one DataFrame, at most: Spark's driver asks the store for each of them."""
 
-MOST_SCANS: Final = 24
-"""Scans with constant columns, at most. Beyond, files share scans, and a join by path brings the constants."""
+MOST_SCANS: Final = 8
+"""Scans of the same columns without a join, at most. Beyond, they are one scan, and a join by path brings the constants."""
+
+MOST_NAMED: Final = 16
+"""Files of a scan, at most, that their sizes or names tell apart. Each row is compared with those of the files, one after the other."""
+
+_PLAIN_NAME: Final = re.compile(r"[\w.=-]+", re.ASCII)
+"""Names that are the same in a path and in a URI."""
 
 _UNLIKE: Final = (Primitive("variant"), Primitive("void"))
 """Types whose values Spark's reader does not give as cdfd does: a variant is text in cdfd."""
@@ -126,12 +133,34 @@ def check_schema(schema: TableSchema, *, field_ids: bool) -> None:
                 raise ReadByCdfd(f"column {child.name!r:.200} is of type {kind}")
 
 
+def name_of(each: FileRows) -> str:
+    """The name of a file, without its folder."""
+    return each.scan.path.rpartition("/")[2]
+
+
+def are_named(group: Sequence[FileRows]) -> bool:
+    """Whether names tell the files apart, which are few."""
+    names = {name_of(each) for each in group}
+    return len(names) == len(group) <= MOST_NAMED and all(map(_PLAIN_NAME.fullmatch, names))
+
+
 def groups_of(files: Sequence[FileRows]) -> list[list[FileRows]]:
-    """The groups of files, which have the same schema, `is_cdc` and `selects`; and the same constants, if there are few groups then."""
-    fine, coarse = defaultdict[object, list[FileRows]](list), defaultdict[object, list[FileRows]](list)
+    """The groups of files, which have the same schema, `is_cdc` and `selects`.
+
+    The files of a group also have the same constants, or names tell them apart, unless there are many such groups.
+    """
+    fine = defaultdict[object, defaultdict[object, list[FileRows]]](lambda: defaultdict(list))
     for each in files:
-        key = id(each.schema), each.is_cdc, each.selects
-        coarse[key].append(each)
         scan = each.scan
-        fine[key, each.version, scan.change_type, tuple(sorted(scan.partition_values.items()))].append(each)
-    return list((fine if len(fine) <= MOST_SCANS else coarse).values())
+        constants = each.version, scan.change_type, tuple(sorted(scan.partition_values.items()))
+        fine[id(each.schema), each.is_cdc, each.selects][constants].append(each)
+    groups = list[list[FileRows]]()
+    for alike in fine.values():
+        some = list[list[FileRows]]()
+        for group in alike.values():
+            if some and not group[0].selects and are_named([*some[-1], *group]):
+                some[-1] += group
+            else:
+                some.append(group)
+        groups += some if len(some) <= MOST_SCANS else [[each for group in some for each in group]]
+    return groups

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Final
 
 from pyspark.sql import SparkSession
@@ -50,7 +51,20 @@ def has_own_keys(spark: SparkSession, uri: str) -> bool:
     return any(spark.conf.get(prefix + name, None) is not None for prefix in prefixes for name in _KEYS)
 
 
-def spark_paths(rows: Iterable[FileRows], files: TableFiles, s3: str) -> dict[str, str]:
+@dataclass(frozen=True, slots=True)
+class SparkFile:
+    """A file as Spark finds it.
+
+    Attributes:
+        path: a URI.
+        size: in bytes; None for a store's file, which only Spark looks at.
+    """
+
+    path: str
+    size: int | None
+
+
+def spark_files(rows: Iterable[FileRows], files: TableFiles, s3: str) -> dict[str, SparkFile]:
     """Where Spark finds each file, by its path in the log. Local files are looked at: Spark would follow any link.
 
     Args:
@@ -62,26 +76,26 @@ def spark_paths(rows: Iterable[FileRows], files: TableFiles, s3: str) -> dict[st
         MissingFileError: a local file is gone; it names table, version and file.
         PathError: a file lies outside the table.
     """
-    paths = dict[str, str]()
+    of_path = dict[str, SparkFile]()
     with LoopThread(local=True) as loop:
         for each in rows:
             path = each.scan.path
-            if path in paths:
+            if path in of_path:
                 continue
             try:
                 storage, inside = files.locate(path)
                 if isinstance(storage, LocalStorage):
-                    loop.run(storage.stat(inside))
-                    paths[path] = f"file://{os.path.join(storage.root, inside)}"
+                    size = loop.run(storage.stat(inside)).size
+                    of_path[path] = SparkFile(f"file://{os.path.join(storage.root, inside)}", size)
                 else:
                     root = re.sub(r"^s3://", f"{s3}://", root_of(storage))
-                    paths[path] = f"{root.rstrip('/')}/{inside}"
+                    of_path[path] = SparkFile(f"{root.rstrip('/')}/{inside}", None)
             except NotFoundError:
                 error = MissingFileError("the file is gone", path=path, hint=MISSING_HINT)
                 raise error.within(table=files.storage.uri, version=each.version) from None
             except CdfdError as error:
                 raise error.within(table=files.storage.uri, version=each.version, path=path) from None
-    return paths
+    return of_path
 
 
 def escape(path: str) -> str:

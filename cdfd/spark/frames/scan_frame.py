@@ -1,4 +1,4 @@
-"""A group of files as a DataFrame: a scan of Spark, with what is constant in each file as literals, or by a join on the file's path."""
+"""A group of files as a DataFrame: a scan of Spark. A file's size or name says what is constant in it, or a join on its path does."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from cdfd.model.columns import CHANGE_ORDINAL, CHANGE_TYPE, COMMIT_TIMESTAMP, CO
 from cdfd.runtime.ordered_pool import map_in_order
 from cdfd.scan.table_files import MISSING_HINT, TableFiles
 from cdfd.spark.frames.columns import read_schema, select_columns, sql_literal, sql_type
-from cdfd.spark.frames.groups import OWN, FileRows, ReadByCdfd
-from cdfd.spark.frames.paths import escape
+from cdfd.spark.frames.groups import OWN, FileRows, ReadByCdfd, are_named, name_of
+from cdfd.spark.frames.paths import SparkFile, escape
 from cdfd.spark.records.records import check_sql, quoted
 from cdfd.spark.source.columns import spark_schema
 
@@ -46,6 +46,8 @@ _OPTIONS: Final = {
 }
 """Options of Spark's reader, whatever the session says."""
 
+_METADATA: Final = "_metadata"
+"""Spark's column of what it knows of a row's file."""
 _FILE, _ROW, _PATH, _FIRST, _WORDS, _BEFORE, _TOTAL, _KEEPS, _BASE = (
     f"{OWN}{name}" for name in ("file", "row", "path", "first", "words", "before", "total", "keeps", "base")
 )
@@ -66,7 +68,7 @@ _BIT: Final = f"CAST({_ROW} & 63 AS INT)"
 _IS_SELECTED: Final = f"coalesce(getbit(get({_WORDS}, {_WORD}), {_BIT}) = 1, false) = {_KEEPS}"
 _INSIDE: Final = f"get({_BEFORE}, {_WORD}) + bit_count(get({_WORDS}, {_WORD}) & ~shiftleft(-1L, {_BIT}))"
 _RANK: Final = f"coalesce(CAST({_INSIDE} AS BIGINT), CASE WHEN {_WORD} < 0 THEN 0L ELSE {_TOTAL} END)"
-_RANKED_ORDINAL: Final = f"{_BASE} + CASE WHEN {_KEEPS} THEN {_RANK} ELSE {_ROW} - {_RANK} END"
+_RANK_OF_SELECTED: Final = f"CASE WHEN {_KEEPS} THEN {_RANK} ELSE {_ROW} - {_RANK} END"
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,13 +160,13 @@ class ScanFrames:
     Attributes:
         spark: the session.
         files: of the table.
-        paths: where Spark finds each file.
+        located: where Spark finds each file.
         wanted: the columns of change rows: of each, the name in the table or that of a change column, and the field.
     """
 
     spark: SparkSession
     files: TableFiles
-    paths: Mapping[str, str]
+    located: Mapping[str, SparkFile]
     wanted: Sequence[tuple[str, StructField]]
     _readers: dict[tuple[int, bool], tuple[StructType, DataFrameReader]] = field(init=False, default_factory=dict)
 
@@ -182,32 +184,44 @@ class ScanFrames:
             self._readers[key] = read, self.spark.read.options(**_OPTIONS).schema(read)
         read, reader = self._readers[key]
         frame = self._scan(group, reader)
-        same, different = _constants(group, [name for name, _ in self.wanted], self.files.storage.uri)
+        constants = _constants(group, [name for name, _ in self.wanted], self.files.storage.uri)
         ordered = first.ordinal is not None
-        joins = bool(different) or first.selects or (ordered and len(group) > 1)
+        if ordered:
+            constants[_BASE] = Constant(pa.int64(), int, str), [each.ordinal for each in group]
+        different = {name: each for name, each in constants.items() if any(value != each[1][0] for value in each[1])}
+        types = {child.name: child.dataType for child in read}
+        # A column of the table with this name hides that of Spark in SQL.
+        is_hidden = _METADATA in map(str.lower, types)
+        joins = (
+            first.selects or (bool(different) and not are_named(group)) or (is_hidden and (ordered or bool(different)))
+        )
         if joins:
             frame = self._join(frame, group, different, ordered=ordered)
-        elif ordered:
-            number = frame.metadataColumn("_metadata")["row_index"]
-            frame = frame.withColumns({_BASE: F.lit(first.ordinal).cast("bigint"), _ROW: number})
-        columns = {name: constant.decode(sql_literal(value)) for name, (constant, value) in same.items()}
-        columns |= {name: constant.decode(quoted(_VALUE_OF + name)) for name, (constant, _) in different.items()}
+        columns = dict[str, str]()
+        for name, (constant, of_files) in constants.items():
+            if name not in different:
+                columns[name] = constant.decode(sql_literal(of_files[0]))
+            elif joins:
+                columns[name] = constant.decode(quoted(_VALUE_OF + name))
+            else:
+                literals = (constant.decode(sql_literal(value)) for value in of_files)
+                columns[name] = f"get(array({', '.join(literals)}), {self._number(group)})"
         if ordered:
-            columns[CHANGE_ORDINAL] = _RANKED_ORDINAL if first.selects else f"{_BASE} + {_ROW}"
-        types = {child.name: child.dataType for child in read}
+            inside = _RANK_OF_SELECTED if first.selects else _ROW if joins else f"{_METADATA}.row_index"
+            columns[CHANGE_ORDINAL] = f"{columns.pop(_BASE)} + {inside}"
         texts = select_columns(types, first.schema, self.wanted, columns)
         try:
             check_sql(self.spark, texts)
         except ConfigError as error:
             raise ReadByCdfd(error.what) from None
         stored = [f"{quoted(name)} AS {quoted(name)}" for name in types]
-        if not joins and not ordered and texts[: len(stored)] == stored:
+        if not joins and texts[: len(stored)] == stored:
             texts[: len(stored)] = ["*"]  # each expression takes a call of the JVM, which parses it
         return frame.selectExpr(*texts)
 
     def _scan(self, group: Sequence[FileRows], reader: DataFrameReader) -> DataFrame:
         # The same file may have rows in several versions. Spark would read a path twice that is given twice.
-        paths = list(dict.fromkeys(self.paths[each.scan.path] for each in group))
+        paths = list(dict.fromkeys(self.located[each.scan.path].path for each in group))
         try:
             return reader.parquet(*map(escape, paths))
         except AnalysisException as error:
@@ -217,6 +231,19 @@ class ScanFrames:
             raise MissingFileError(
                 "a file is gone", table=self.files.storage.uri, path=path, hint=MISSING_HINT
             ) from None
+
+    def _number(self, group: Sequence[FileRows]) -> str:
+        """SQL of the number of a row's file in the group. Spark computes it once for all columns.
+
+        The size of a file says which it is if it can: Spark compares names in several times the time. A map takes little code, whatever the
+        number of files. The JVM does not compile a method that is long.
+        """
+        sizes = [self.located[each.scan.path].size for each in group]
+        keys = {"file_name": [sql_literal(name_of(each)) for each in group]}
+        if None not in sizes and len({*sizes}) == len(sizes):
+            keys = {"file_size": [f"{size}L" for size in sizes], **keys}
+        pairs = {key: ", ".join(f"{one}, {number}" for number, one in enumerate(of)) for key, of in keys.items()}
+        return f"coalesce({', '.join(f'element_at(map({each}), {_METADATA}.{key})' for key, each in pairs.items())})"
 
     def _join(
         self,
@@ -230,18 +257,16 @@ class ScanFrames:
         spelled = {unquote(_short(uri)): _short(uri) for uri in frame.inputFiles()}
         columns: dict[str, pa.Array[Any]] = {}
         try:
-            paths = [spelled[_short(self.paths[each.scan.path])] for each in group]
+            paths = [spelled[_short(self.located[each.scan.path].path)] for each in group]
         except KeyError as error:
             raise ReadByCdfd(f"Spark does not list the file {error.args[0]!r:.300}") from None
         columns[_PATH] = pa.array(paths, pa.string())
         for name, (constant, column) in different.items():
             columns[_VALUE_OF + name] = pa.array(column, constant.kind)
-        if ordered:
-            columns[_BASE] = pa.array([each.ordinal for each in group], pa.int64())
         if group[0].selects:
             columns |= self._vectors(group)
         beside = self.spark.createDataFrame(pa.table(columns))
-        metadata = frame.metadataColumn("_metadata")
+        metadata = frame.metadataColumn(_METADATA)
         frame = frame.withColumn(_FILE, metadata["file_path"])
         if group[0].selects or ordered:
             frame = frame.withColumn(_ROW, metadata["row_index"])
@@ -267,11 +292,9 @@ def _short(uri: str) -> str:
     return f"file:/{uri.removeprefix('file:').lstrip('/')}" if uri.startswith("file:") else uri
 
 
-def _constants(
-    group: Sequence[FileRows], wanted: Sequence[str], uri: str
-) -> tuple[dict[str, tuple[Constant, Any]], dict[str, tuple[Constant, Sequence[Any]]]]:
-    """Wanted columns that are constant in each file: those with one value in all files, and those with several."""
-    constants: dict[str, tuple[Constant, list[Any]]] = {}
+def _constants(group: Sequence[FileRows], wanted: Sequence[str], uri: str) -> dict[str, tuple[Constant, Sequence[Any]]]:
+    """Wanted columns that are constant in each file, with their values on the way."""
+    constants: dict[str, tuple[Constant, Sequence[Any]]] = {}
     change: dict[str, list[Any]] = {
         COMMIT_VERSION: [each.version for each in group],
         COMMIT_TIMESTAMP: [each.timestamp_ms for each in group],
@@ -294,12 +317,4 @@ def _constants(
             scalars = [row.get(child.name) for row in parsed]
             encoded = [None if scalar is None or not scalar.is_valid else constant.encode(scalar) for scalar in scalars]
             constants[child.name] = constant, encoded
-    same: dict[str, tuple[Constant, Any]] = {}
-    different: dict[str, tuple[Constant, Sequence[Any]]] = {}
-    for name, (constant, of_files) in constants.items():
-        first = of_files[0]
-        if all(each is first or each == first for each in of_files):
-            same[name] = constant, first
-        else:
-            different[name] = constant, of_files
-    return same, different
+    return constants

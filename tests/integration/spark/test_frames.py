@@ -59,10 +59,12 @@ def orders(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> str
     return table
 
 
-@pytest.fixture(params=["literals", "joined"])
+@pytest.fixture(params=["named", "literals", "joined"])
 def scans(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both ways in which a scan gets what is constant in a file."""
-    monkeypatch.setattr(groups, "MOST_SCANS", 1000 if request.param == "literals" else 0)
+    """All ways in which a scan gets what is constant in a file."""
+    if request.param != "named":
+        monkeypatch.setattr(groups, "MOST_NAMED", 1)
+        monkeypatch.setattr(groups, "MOST_SCANS", 1000 if request.param == "literals" else 0)
 
 
 def of_spark(frame: DataFrame) -> Bag:

@@ -66,12 +66,19 @@ class TestGroups:
         with pytest.raises(ReadByCdfd, match="version 3 has updates"):
             list(groups.file_rows([plan]))
 
-    def test_constants_decide_while_groups_are_few(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_names_tell_files_apart_while_they_are_few(self, monkeypatch: pytest.MonkeyPatch) -> None:
         some = files(SCAN, replace(SCAN, path="b"), replace(SCAN, path="c", partition_values={"p": "y"}))
-        some += files(replace(SCAN, change_type="delete"), version=4)
-        assert [len(group) for group in groups.groups_of(some)] == [2, 1, 1]
+        some += files(replace(SCAN, path="p=x/c"), replace(SCAN, path="d"), version=4)
+        assert groups.groups_of(some) == [some[:3], some[3:]]  # two files have the name c
+        monkeypatch.setattr(groups, "MOST_NAMED", 2)
+        assert groups.groups_of(some) == [some[:2], some[2:3], some[3:]]
         monkeypatch.setattr(groups, "MOST_SCANS", 2)
-        assert [len(group) for group in groups.groups_of(some)] == [4]
+        assert groups.groups_of(some) == [some]
+
+    @pytest.mark.parametrize("other", [SCAN, replace(SCAN, path="ä.parquet"), replace(SCAN, path="a%20b")])
+    def test_names_that_do_not_tell_files_apart(self, other: FileScan) -> None:
+        some = [*files(SCAN), *files(other, version=4)]
+        assert groups.groups_of(some) == [some[:1], some[1:]]
 
     def test_change_types_of_files_are_not_joined_with_others(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(groups, "MOST_SCANS", 0)

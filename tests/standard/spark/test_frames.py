@@ -247,6 +247,40 @@ class TestReader:
 
 
 class TestFiles:
+    @pytest.mark.parametrize("rows", [(1, 1, 1), (1, 20, 300)])
+    def test_rows_of_a_scan_have_the_version_of_their_file(
+        self, spark: SparkSession, tmp_path: Path, rows: tuple[int, ...]
+    ) -> None:
+        """Of files of the same size, and of different sizes, which are not those in the log."""
+        wanted, sizes = [], set[int]()
+        for version, count in enumerate(rows):
+            write_deltalake(tmp_path, pa.table({"n": [version * 1000 + row for row in range(count)]}), mode="append")
+            wanted += [(version * 1000 + row, version, row) for row in range(count)]
+            log = tmp_path / "_delta_log" / f"{version:020}.json"
+            sizes.add(size := (tmp_path / path_in(log)).stat().st_size)
+            log.write_text(log.read_text().replace(f'"size":{size}', '"size":1'))
+        assert len(sizes) == len({*rows})
+        frame = cdfd.spark.changes(spark, tmp_path, ordinals=True, reader="spark")
+        actual = frame.orderBy("n").select("n", "_commit_version", "_change_ordinal").collect()
+        assert [tuple(row) for row in actual] == wanted
+
+    def test_a_column_may_have_the_name_of_that_of_spark(self, spark: SparkSession, tmp_path: Path) -> None:
+        for number in range(2):
+            write_deltalake(tmp_path, pa.table({"_Metadata": [number]}), mode="append")
+        for ordinals in (True, False):
+            frame = cdfd.spark.changes(spark, tmp_path, ordinals=ordinals, reader="spark")
+            rows = frame.select("_metadata", "_commit_version").orderBy("_metadata").collect()
+            assert [tuple(row) for row in rows] == [(0, 0), (1, 1)]
+
+    def test_filter_on_the_version_leaves_out_files(self, spark: SparkSession, tmp_path: Path) -> None:
+        for number in range(3):
+            write_deltalake(tmp_path, pa.table({"id": [number]}), mode="append")
+        for path in tmp_path.glob("*.parquet"):
+            if path.name != path_in(tmp_path / "_delta_log" / f"{1:020}.json"):
+                path.write_bytes(b"\0" * path.stat().st_size)
+        frame = cdfd.spark.changes(spark, tmp_path, reader="spark")
+        assert [row.id for row in frame.where("_commit_version = 1").collect()] == [1]
+
     def test_missing_file_is_an_error(self, spark: SparkSession, tmp_path: Path) -> None:
         table = numbers(spark, tmp_path)
         gone = next(Path(table).glob("*.parquet"))
@@ -289,3 +323,9 @@ def is_by_spark(frame: DataFrame) -> bool:
     """Whether Spark's own reader reads a frame."""
     leaves = frame._jdf.queryExecution().analyzed().collectLeaves().toString()
     return "RelationV2" not in leaves and "LocalRelation" not in leaves
+
+
+def path_in(log: Path) -> str:
+    """The only file that a commit adds."""
+    (path,) = [action["add"]["path"] for action in map(json.loads, log.read_text().splitlines()) if "add" in action]
+    return str(path)
