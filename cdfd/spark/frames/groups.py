@@ -10,6 +10,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Final
 
 from cdfd.delta.types.datatypes import Foreign, Primitive, types_in
@@ -156,11 +157,11 @@ def groups_of(files: Sequence[FileRows]) -> list[list[FileRows]]:
         fine[id(each.schema), each.is_cdc, each.selects][constants].append(each)
     groups = list[list[FileRows]]()
     for alike in fine.values():
-        some = list[list[FileRows]]()
+        scans = list[list[FileRows]]()
         for group in alike.values():
-            if some and not group[0].selects and are_named([*some[-1], *group]):
-                some[-1] += group
+            if scans and not group[0].selects and are_named([*scans[-1], *group]):
+                scans[-1] += group
             else:
-                some.append(group)
-        groups += some if len(some) <= MOST_SCANS else [[each for group in some for each in group]]
+                scans.append(group)
+        groups += scans if len(scans) <= MOST_SCANS else [list(chain.from_iterable(scans))]
     return groups

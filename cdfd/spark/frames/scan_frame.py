@@ -105,8 +105,9 @@ CHANGE_CONSTANTS: Final = {
     CHANGE_TYPE: Constant(pa.string(), str, str),
     COMMIT_VERSION: Constant(pa.int64(), int, str),
     COMMIT_TIMESTAMP: Constant(pa.int64(), int, "timestamp_millis({})".format),
+    _BASE: Constant(pa.int64(), int, str),
 }
-"""How the change columns pass: the time in ms."""
+"""How the change columns pass: the time in ms, and of the ordinals that of a file's first row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,13 +161,13 @@ class ScanFrames:
     Attributes:
         spark: the session.
         files: of the table.
-        located: where Spark finds each file.
+        spark_files: where Spark finds each file.
         wanted: the columns of change rows: of each, the name in the table or that of a change column, and the field.
     """
 
     spark: SparkSession
     files: TableFiles
-    located: Mapping[str, SparkFile]
+    spark_files: Mapping[str, SparkFile]
     wanted: Sequence[tuple[str, StructField]]
     _readers: dict[tuple[int, bool], tuple[StructType, DataFrameReader]] = field(init=False, default_factory=dict)
 
@@ -185,27 +186,21 @@ class ScanFrames:
         read, reader = self._readers[key]
         frame = self._scan(group, reader)
         constants = _constants(group, [name for name, _ in self.wanted], self.files.storage.uri)
-        ordered = first.ordinal is not None
-        if ordered:
-            constants[_BASE] = Constant(pa.int64(), int, str), [each.ordinal for each in group]
         different = {name: each for name, each in constants.items() if any(value != each[1][0] for value in each[1])}
+        ordered = first.ordinal is not None
         types = {child.name: child.dataType for child in read}
         # A column of the table with this name hides that of Spark in SQL.
         is_hidden = _METADATA in map(str.lower, types)
-        joins = (
-            first.selects or (bool(different) and not are_named(group)) or (is_hidden and (ordered or bool(different)))
-        )
+        joins = first.selects or (ordered and is_hidden) or (bool(different) and (is_hidden or not are_named(group)))
+        columns = {name: constant.decode(sql_literal(of_files[0])) for name, (constant, of_files) in constants.items()}
         if joins:
             frame = self._join(frame, group, different, ordered=ordered)
-        columns = dict[str, str]()
-        for name, (constant, of_files) in constants.items():
-            if name not in different:
-                columns[name] = constant.decode(sql_literal(of_files[0]))
-            elif joins:
-                columns[name] = constant.decode(quoted(_VALUE_OF + name))
-            else:
+            columns |= {name: constant.decode(quoted(_VALUE_OF + name)) for name, (constant, _) in different.items()}
+        elif different:
+            number = self._number(group)
+            for name, (constant, of_files) in different.items():
                 literals = (constant.decode(sql_literal(value)) for value in of_files)
-                columns[name] = f"get(array({', '.join(literals)}), {self._number(group)})"
+                columns[name] = f"get(array({', '.join(literals)}), {number})"
         if ordered:
             inside = _RANK_OF_SELECTED if first.selects else _ROW if joins else f"{_METADATA}.row_index"
             columns[CHANGE_ORDINAL] = f"{columns.pop(_BASE)} + {inside}"
@@ -221,7 +216,7 @@ class ScanFrames:
 
     def _scan(self, group: Sequence[FileRows], reader: DataFrameReader) -> DataFrame:
         # The same file may have rows in several versions. Spark would read a path twice that is given twice.
-        paths = list(dict.fromkeys(self.located[each.scan.path].path for each in group))
+        paths = list(dict.fromkeys(self.spark_files[each.scan.path].path for each in group))
         try:
             return reader.parquet(*map(escape, paths))
         except AnalysisException as error:
@@ -238,12 +233,12 @@ class ScanFrames:
         The size of a file says which it is if it can: Spark compares names in several times the time. A map takes little code, whatever the
         number of files. The JVM does not compile a method that is long.
         """
-        sizes = [self.located[each.scan.path].size for each in group]
-        keys = {"file_name": [sql_literal(name_of(each)) for each in group]}
-        if None not in sizes and len({*sizes}) == len(sizes):
-            keys = {"file_size": [f"{size}L" for size in sizes], **keys}
-        pairs = {key: ", ".join(f"{one}, {number}" for number, one in enumerate(of)) for key, of in keys.items()}
-        return f"coalesce({', '.join(f'element_at(map({each}), {_METADATA}.{key})' for key, each in pairs.items())})"
+        sizes = [self.spark_files[each.scan.path].size for each in group]
+        by_name = _number_by("file_name", [sql_literal(name_of(each)) for each in group])
+        if None in sizes or len({*sizes}) < len(sizes):
+            return by_name
+        # A file that has been replaced since has another size.
+        return f"coalesce({_number_by('file_size', [f'{size}L' for size in sizes])}, {by_name})"
 
     def _join(
         self,
@@ -257,7 +252,7 @@ class ScanFrames:
         spelled = {unquote(_short(uri)): _short(uri) for uri in frame.inputFiles()}
         columns: dict[str, pa.Array[Any]] = {}
         try:
-            paths = [spelled[_short(self.located[each.scan.path].path)] for each in group]
+            paths = [spelled[_short(self.spark_files[each.scan.path].path)] for each in group]
         except KeyError as error:
             raise ReadByCdfd(f"Spark does not list the file {error.args[0]!r:.300}") from None
         columns[_PATH] = pa.array(paths, pa.string())
@@ -292,8 +287,13 @@ def _short(uri: str) -> str:
     return f"file:/{uri.removeprefix('file:').lstrip('/')}" if uri.startswith("file:") else uri
 
 
+def _number_by(field: str, keys: Sequence[str]) -> str:
+    pairs = ", ".join(f"{key}, {number}" for number, key in enumerate(keys))
+    return f"element_at(map({pairs}), {_METADATA}.{field})"
+
+
 def _constants(group: Sequence[FileRows], wanted: Sequence[str], uri: str) -> dict[str, tuple[Constant, Sequence[Any]]]:
-    """Wanted columns that are constant in each file, with their values on the way."""
+    """Wanted columns that are constant in each file, and the ordinal of its first row; with their values on the way."""
     constants: dict[str, tuple[Constant, Sequence[Any]]] = {}
     change: dict[str, list[Any]] = {
         COMMIT_VERSION: [each.version for each in group],
@@ -301,8 +301,10 @@ def _constants(group: Sequence[FileRows], wanted: Sequence[str], uri: str) -> di
     }
     if not group[0].is_cdc:
         change[CHANGE_TYPE] = [each.scan.change_type for each in group]
+    if group[0].ordinal is not None:
+        change[_BASE] = [each.ordinal for each in group]
     for name, of_files in change.items():
-        if name in wanted:
+        if name in (*wanted, _BASE):
             constants[name] = CHANGE_CONSTANTS[name], of_files
     schema = group[0].schema
     partitions = [child for child in schema.partition_fields if child.name in wanted]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,9 @@ import cdfd
 import cdfd.spark
 from cdfd.errors import MissingFileError, PathError, UnsupportedError
 from cdfd.model.plan import ChangePlan
-from cdfd.spark.frames import changes, groups
+from cdfd.spark.frames import changes, groups, paths
 from cdfd.spark.frames.changes import time_in_zone
-from cdfd.spark.frames.paths import has_own_keys
+from cdfd.spark.frames.paths import SparkFile, has_own_keys
 from cdfd.spark.source import source
 from tests.support.spark.workload import settings
 
@@ -263,6 +264,22 @@ class TestFiles:
         frame = cdfd.spark.changes(spark, tmp_path, ordinals=True, reader="spark")
         actual = frame.orderBy("n").select("n", "_commit_version", "_change_ordinal").collect()
         assert [tuple(row) for row in actual] == wanted
+
+    @pytest.mark.parametrize("ansi", ["true", "false"])
+    def test_rows_of_a_file_that_is_replaced_have_its_version(
+        self, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ansi: str
+    ) -> None:
+        """Its size is not the one that it had."""
+        for number in range(2):
+            write_deltalake(tmp_path, pa.table({"n": range(1 + 20 * number)}), mode="append")
+
+        def spark_files(*arguments: Any) -> dict[str, SparkFile]:
+            return {path: replace(file, size=file.size + 1) for path, file in paths.spark_files(*arguments).items()}
+
+        monkeypatch.setattr(changes, "spark_files", spark_files)
+        with settings(spark, {"spark.sql.ansi.enabled": ansi}):
+            rows = cdfd.spark.changes(spark, tmp_path, reader="spark").groupBy("_commit_version").count().collect()
+        assert sorted(map(tuple, rows)) == [(0, 1), (1, 21)]
 
     def test_a_column_may_have_the_name_of_that_of_spark(self, spark: SparkSession, tmp_path: Path) -> None:
         for number in range(2):
