@@ -24,7 +24,7 @@ HOME = Path(pyspark.__file__).parent
 """Of Spark, as its users have it."""
 ROUNDS = 2
 """Sessions of each number of executors."""
-WARM_UPS = 8
+WARM_UPS = 6
 """Rounds before those that count: each of three JVMs compiles what it runs often, on cores that they share."""
 
 
@@ -59,10 +59,10 @@ def scaling(runs: int) -> Iterator[Figure]:
                     session = rounds(running, ("changes", "feed"), runs, WARM_UPS, **asked)
                 for way, of_session in session.items():
                     taken[executors][way] += of_session
-    what = "two executors' cores against one, pinned (8.00 M rows)"
+    what = "two executors' cores against one, pinned (16.0 M rows)"
     yield scaled(what, taken[1]["changes"], taken[2]["changes"], 1.8, 1.95)
     yield scaled(f"{what}, delta-spark alone", taken[1]["feed"], taken[2]["feed"])
-    what = "batch read of changes, few large files, on these two executors (8.00 M rows)"
+    what = "batch read of changes, few large files, on these two executors (16.0 M rows)"
     yield compare(what, taken[2], "changes", "feed", FEED, (1.7, 2.5))
 
 

@@ -16,7 +16,7 @@ from bench.tables import NO_SETTINGS, SEED, cached, orders, write_changes
 
 SMALL_VERSIONS = BenchTable("versions-300", "300 versions of 100 rows", lambda path: write_files(path, 300, 1, 100))
 EVEN_FILES = BenchTable(
-    "even-files", "8 versions of 4 files of 250,000 rows", lambda path: write_files(path, 8, 4, 250_000)
+    "even-large-files", "8 versions of 4 files of 500,000 rows", lambda path: write_files(path, 8, 4, 500_000)
 )
 NO_FEED = BenchTable(
     "no-feed", "eight versions without a change feed", lambda path: write_changes(path, 125_000, NO_SETTINGS)
