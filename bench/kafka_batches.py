@@ -21,7 +21,7 @@ from cdfd.encode.records import Records
 from cdfd.sinks.kafka.client.kafka_python import KafkaPythonProducer
 from cdfd.sinks.kafka.client.librdkafka import LibrdkafkaProducer
 from cdfd.sinks.kafka.client.producer import Producer, ProducerSettings, send_record
-from cdfd.sinks.kafka.records.batches import Batching, Compression, RecordBatch, record_batches
+from cdfd.sinks.kafka.records.batches import BatchBuilder, Batching, Compression, RecordBatch
 from cdfd.sinks.kafka.records.murmur2 import partitions
 from tests.support.kafka.broker import Broker
 
@@ -64,7 +64,7 @@ def built(records: Records, compression: Compression) -> int:
     """Bytes of batches that are ready to be sent."""
     size = 0
     places = 0 if records.keys is None else partitions(records.keys, PARTITIONS)
-    for _, batch in record_batches(records, places, 1, Batching(compression)):
+    for _, batch in BatchBuilder(Batching(compression)).batches(records, places, 1):
         assert isinstance(batch, RecordBatch)
         batch.stamp(1, 1, 1, transactional=True)
         size += len(batch.data)

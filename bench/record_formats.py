@@ -20,7 +20,7 @@ from cdfd.deliver.configured import BATCH_ROWS
 from cdfd.encode.formats import CHOICES, EncoderOptions, FormatChoice, record_format
 from cdfd.encode.records import Origin, RecordEncoder
 from cdfd.encode.registered import Kind, Registration
-from cdfd.sinks.kafka.records.batches import Batching, Compression, Partitions, RecordBatch, record_batches
+from cdfd.sinks.kafka.records.batches import BatchBuilder, Batching, Compression, Partitions, RecordBatch
 from cdfd.sinks.kafka.records.murmur2 import partitions
 
 FORMATS: dict[str, FormatChoice] = {
@@ -69,7 +69,7 @@ def encoder(name: str) -> RecordEncoder:
     return record_format(FORMATS[name]).encoder(options)
 
 
-def seconds(encoding: RecordEncoder, batch: pa.RecordBatch, batching: Batching) -> tuple[float, float]:
+def seconds(encoding: RecordEncoder, batch: pa.RecordBatch, builder: BatchBuilder) -> tuple[float, float]:
     """CPU seconds for encoding these rows, and with making batches of them and letting all go."""
     start = time.process_time()
     lots = encoding.encode(batch)
@@ -78,7 +78,7 @@ def seconds(encoding: RecordEncoder, batch: pa.RecordBatch, batching: Batching) 
         places: Partitions = records.partition or 0
         if records.keys is not None:
             places = partitions(records.keys, PARTITIONS, records.key_wrapping)
-        for _, each in record_batches(records, places, 1, batching):
+        for _, each in builder.batches(records, places, 1):
             assert isinstance(each, RecordBatch)
             each.stamp(1, 1, 1, transactional=True)
     del lots, records, each
@@ -91,7 +91,6 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--compression", choices=get_args(Compression), default="lz4")
     settings = parser.parse_args()
-    batching = Batching(settings.compression)
     print(
         "| table | format | CPU seconds for a million rows: encoding, and all | flat's by it (worst) | target |\n|---|---|---|---|---|"
     )
@@ -100,6 +99,7 @@ def main() -> None:
         batches = read.to_batches(max_chunksize=BATCH_ROWS)
         rows = sum(map(len, batches)) / 1e6
         encoders = {name: encoder(name) for name in FORMATS}
+        builders = {name: BatchBuilder(Batching(settings.compression)) for name in FORMATS}
         taken: dict[str, list[tuple[float, float]]] = {name: [] for name in FORMATS}
         for round_ in range(settings.rounds + 1):
             # By batches in turn, so that other work on the machine slows each format alike; another one is the first to read each batch.
@@ -107,7 +107,7 @@ def main() -> None:
             for number, batch in enumerate(batches):
                 first = number % len(FORMATS)
                 turns = [*FORMATS][first:] + [*FORMATS][:first]
-                times.append({name: seconds(encoders[name], batch, batching) for name in turns})
+                times.append({name: seconds(encoders[name], batch, builders[name]) for name in turns})
             for name in FORMATS if round_ else ():
                 encoded, made = (sum(part) for part in zip(*(costs[name] for costs in times), strict=True))
                 taken[name].append((encoded, made))

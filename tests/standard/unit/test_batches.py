@@ -19,12 +19,12 @@ from cdfd.encode.records import HeaderColumn, Records
 from cdfd.sinks.kafka.records import batches
 from cdfd.sinks.kafka.records.batches import (
     CODES,
+    BatchBuilder,
     Batching,
     Compression,
     Oversized,
     RecordBatch,
     compress,
-    record_batches,
 )
 
 pytestmark = pytest.mark.usefixtures("kernels")
@@ -125,7 +125,7 @@ def read_back(items: Sequence[RecordBatch | Oversized], timestamp: int) -> list[
 
 def batches_of(records: Records, timestamp: int, batching: Batching) -> list[RecordBatch | Oversized]:
     """Of records of one partition."""
-    actual = list(record_batches(records, 2, timestamp, batching))
+    actual = list(BatchBuilder(batching).batches(records, 2, timestamp))
     assert {partition for partition, _ in actual} <= {2}
     return [item for _, item in actual]
 
@@ -269,7 +269,7 @@ def test_stamped_again_for_another_producer() -> None:
 
 def test_nothing_makes_no_batch() -> None:
     assert batches_of(records_of([], []), 1, Batching()) == []
-    assert list(record_batches(records_of([], []), np.zeros(0, np.int32), 1, Batching())) == []
+    assert list(BatchBuilder(Batching()).batches(records_of([], []), np.zeros(0, np.int32), 1)) == []
 
 
 @st.composite
@@ -284,7 +284,9 @@ def test_partitions_keep_the_order(placed: tuple[Records, list[int]], target: in
     records, places = placed
     made: dict[int, list[RecordBatch | Oversized]] = {}
     with mock.patch.object(batches, "_FEW", few):
-        for partition, item in record_batches(records, np.array(places, np.int32), 1, Batching("lz4", target=target)):
+        for partition, item in BatchBuilder(Batching("lz4", target=target)).batches(
+            records, np.array(places, np.int32), 1
+        ):
             made.setdefault(partition, []).append(item)
     assert list(made) == sorted(set(places))
     for partition, items in made.items():
@@ -297,7 +299,7 @@ def test_which_of_all_records_is_too_large(few: int, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(batches, "_FEW", few)
     noise = np.random.default_rng(1).bytes(2000)
     records = records_of([b"a", noise, b"b", noise, b"c"])
-    actual = record_batches(records, np.array([1, 3, 0, 1, 1], np.int32), 1, Batching(limit=500))
+    actual = BatchBuilder(Batching(limit=500)).batches(records, np.array([1, 3, 0, 1, 1], np.int32), 1)
     items = [(partition, item.index if isinstance(item, Oversized) else item.count) for partition, item in actual]
     assert items == [(0, 1), (1, 1), (1, 3), (1, 1), (3, 1)]
 
@@ -307,7 +309,7 @@ def test_many_partitions(count: int) -> None:
     values = [b"%d" % number for number in range(count)]
     places = np.random.default_rng(3).integers(0, 70_000, count).astype(np.int32)
     made: dict[int, list[bytes | None]] = {}
-    for partition, item in record_batches(records_of(values), places, 1, Batching("none")):
+    for partition, item in BatchBuilder(Batching("none")).batches(records_of(values), places, 1):
         made.setdefault(partition, []).extend(row[1] for row in read_back([item], 1))
     expected: dict[int, list[bytes | None]] = {}
     for value, place in zip(values, places.tolist(), strict=True):

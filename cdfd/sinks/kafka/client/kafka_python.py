@@ -44,7 +44,7 @@ from cdfd.sinks.kafka.client.failures import translate
 from cdfd.sinks.kafka.client.in_flight import InFlight
 from cdfd.sinks.kafka.client.kafka_python_client import connect
 from cdfd.sinks.kafka.client.producer import Producer, ProducerSettings, known_id
-from cdfd.sinks.kafka.records.batches import Oversized, Partitions, RecordBatch, record_batches
+from cdfd.sinks.kafka.records.batches import BatchBuilder, Oversized, Partitions, RecordBatch
 
 log = logging.getLogger("cdfd.kafka")
 
@@ -113,6 +113,7 @@ class KafkaPythonProducer(Producer):
     def __init__(self, settings: ProducerSettings) -> None:
         super().__init__(settings)
         self._in_flight = InFlight(settings.in_flight, settings.timeout)
+        self._builder = BatchBuilder(settings.batching)
         self._client = connect(settings)
         if differences := incompatibilities(self._client):
             self._client.close(settings.closing_timeout)
@@ -160,7 +161,7 @@ class KafkaPythonProducer(Producer):
         if unknown:
             raise SinkError(f"topic {topic} has no partition {min(unknown)}")
         oversized = []
-        for partition, item in record_batches(records, partitions, timestamp, self._settings.batching):
+        for partition, item in self._builder.batches(records, partitions, timestamp):
             if isinstance(item, Oversized):
                 oversized.append(item)
                 continue

@@ -165,57 +165,68 @@ def rows(records: Records) -> Iterator[Row]:
         yield key, value, [*records.headers, *own]
 
 
-def record_batches(
-    records: Records, partitions: Partitions, timestamp: int, batching: Batching
-) -> Iterator[tuple[int, RecordBatch | Oversized]]:
-    """Batches within the limit, each with its partition. An `Oversized` takes the place of a batch that exceeds the limit.
-
-    Records of a partition keep their order. One pass builds the batches of all partitions, in the order of the partitions, which is faster
-    than one pass for each partition.
-
-    Compression never makes a batch larger, because a batch that would grow is sent uncompressed. So records within the limit before
-    compression are within it afterwards. After a batch that was compressed well, the next one has more records; if it then exceeds the
-    limit, it is made again with fewer. A record beyond the limit is tried alone.
+class BatchBuilder:
+    """Builds the record batches of a producer. After a batch that was compressed well, the next one has more records.
 
     Args:
-        records: of any partitions.
-        partitions: one partition for all records, or one for each.
-        timestamp: of all records, in milliseconds since 1970.
         batching: compression and limits.
     """
-    if not native.built or (len(records) <= _FEW and records.values.nbytes <= _FEW_BYTES):
-        yield from _batches_of_objects(records, partitions, timestamp, batching)
-        return
-    sections = _Sections(records)
-    # The order of records by partition, and the end of each partition's records in it.
-    if isinstance(partitions, int):
-        order, ends = np.arange(len(records)), np.array([len(records)])
-    else:
-        counts = np.bincount(partitions)
-        order, ends = stable_order(partitions, len(counts)), np.cumsum(counts)
-    start, limit = 0, batching.section_limit
-    for end in ends.tolist():
-        while start < end:
-            first = int(order[start])
-            partition = partitions if isinstance(partitions, int) else int(partitions[first])
-            # One batch at a time stays in the processor's cache until it is compressed.
-            count, section = sections.section(order[start:end], limit)
-            batch = _batch(section, first, count, timestamp, batching)
-            if isinstance(batch, RecordBatch):
-                # The next batch may be twice as large, because fewer batches take less time, if it is likely to be within the limit.
-                likely = int(_LIKELY * batching.limit * len(section) / len(batch.data))
-                limit = max(batching.section_limit, min(2 * batching.target, likely))
-            elif count > 1:
-                limit = batching.section_limit
-                continue
-            yield partition, batch
-            start += count
+
+    def __init__(self, batching: Batching) -> None:
+        self._batching = batching
+        self._limit = batching.section_limit
+
+    def batches(
+        self, records: Records, partitions: Partitions, timestamp: int
+    ) -> Iterator[tuple[int, RecordBatch | Oversized]]:
+        """Batches within the limit, each with its partition. An `Oversized` takes the place of a batch that exceeds the limit.
+
+        Records of a partition keep their order. One pass builds the batches of all partitions, in the order of the partitions, which is
+        faster than one pass for each partition.
+
+        Compression never makes a batch larger, because a batch that would grow is sent uncompressed. So records within the limit before
+        compression are within it afterwards. If a batch with more records exceeds the limit, it is made again with fewer. A record beyond
+        the limit is tried alone.
+
+        Args:
+            records: of any partitions.
+            partitions: one partition for all records, or one for each.
+            timestamp: of all records, in milliseconds since 1970.
+        """
+        batching = self._batching
+        if not native.built or (len(records) <= _FEW and records.values.nbytes <= _FEW_BYTES):
+            yield from _batches_of_objects(records, partitions, timestamp, batching)
+            return
+        sections = _Sections(records)
+        # The order of records by partition, and the end of each partition's records in it.
+        if isinstance(partitions, int):
+            order, ends = np.arange(len(records)), np.array([len(records)])
+        else:
+            counts = np.bincount(partitions)
+            order, ends = stable_order(partitions, len(counts)), np.cumsum(counts)
+        start = 0
+        for end in ends.tolist():
+            while start < end:
+                first = int(order[start])
+                partition = partitions if isinstance(partitions, int) else int(partitions[first])
+                # One batch at a time stays in the processor's cache until it is compressed.
+                count, section = sections.section(order[start:end], self._limit)
+                batch = _batch(section, first, count, timestamp, batching)
+                if isinstance(batch, RecordBatch):
+                    # The next batch may be twice as large, because fewer batches take less time, if it is likely to be within the limit.
+                    likely = int(_LIKELY * batching.limit * len(section) / len(batch.data))
+                    self._limit = max(batching.section_limit, min(2 * batching.target, likely))
+                elif count > 1:
+                    self._limit = batching.section_limit
+                    continue
+                yield partition, batch
+                start += count
 
 
 def _batches_of_objects(
     records: Records, partitions: Partitions, timestamp: int, batching: Batching
 ) -> Iterator[tuple[int, RecordBatch | Oversized]]:
-    """`record_batches` by a Python object for each record."""
+    """`BatchBuilder.batches` by a Python object for each record."""
     by_partition: dict[int, list[tuple[int, Row]]] = {}
     for number, (partition, row) in enumerate(zip(each(partitions), rows(records), strict=False)):
         by_partition.setdefault(partition, []).append((number, row))
