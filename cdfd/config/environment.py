@@ -5,8 +5,9 @@ References are resolved after YAML is parsed, and only in texts. So the value of
 
 import os
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 from cdfd.config.document import Node
@@ -70,12 +71,14 @@ class Resolved:
         self.problems.append(Problem(path, what, self.line(path)))
 
 
-def resolve(root: Node, environ: Mapping[str, str], mounted: Collection[str], folder: str | None = None) -> Resolved:
+def resolve(
+    root: Node, environ: Mapping[str, str], mounted: Callable[[], Collection[str]], folder: str | None = None
+) -> Resolved:
     """Resolve every reference of a document.
 
     Args:
         environ: the environment.
-        mounted: names of the settings that may be given as a file, with the suffix `_file`.
+        mounted: gives the names of the settings that may be given as a file, with the suffix `_file`. It is called if a key has it.
         folder: base of relative paths of such files; None: the working directory.
     """
     resolver = _Resolver(environ, mounted, folder)
@@ -84,10 +87,10 @@ def resolve(root: Node, environ: Mapping[str, str], mounted: Collection[str], fo
 
 
 class _Resolver:
-    def __init__(self, environ: Mapping[str, str], mounted: Collection[str], folder: str | None) -> None:
+    def __init__(self, environ: Mapping[str, str], mounted: Callable[[], Collection[str]], folder: str | None) -> None:
         self.resolved = Resolved()
         self._environ = environ
-        self._mounted = mounted
+        self._mounted = cache(mounted)
         self._folder = folder or ""
 
     def value(self, node: Node, path: Path) -> Any:
@@ -110,7 +113,7 @@ class _Resolver:
             has_columns = path[:1] == ("tables",) and len(path) % 2 == 1 and path[-1] in ("mask", "headers")
             for key in () if has_columns else tuple(values):
                 name = key.removesuffix("_file")
-                if name == key or name not in self._mounted or (file := values.pop(key)) is None:
+                if name == key or name not in self._mounted() or (file := values.pop(key)) is None:
                     continue
                 if values.get(name) is not None:
                     self.resolved.report((*path, name), f"given twice, here and as {key}")

@@ -59,7 +59,7 @@ def parse(
         root, minor_problems = read(text)
     except ConfigProblems as error:
         raise error.within(path=name) from None
-    resolved = resolve(root, environ, file_settings(), folder)
+    resolved = resolve(root, environ, file_settings, folder)
     resolved.problems += minor_problems
     add_aws(resolved, environ)
     problems: list[Problem] = resolved.problems
