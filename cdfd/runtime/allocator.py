@@ -18,8 +18,11 @@ _THRESHOLDS = 5_000, 20, 10
 """Of the garbage collector. With Python's own, 700 and 10, objects that live as long as a delivery reach the oldest generation, and its
 collection, which stops hundreds of tables for half a second, begins every few seconds."""
 _SWITCH_SECONDS = 0.0005
-_ARENA_MAX = -8
-"""glibc's number of that option of malloc."""
+_TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8
+"""glibc's numbers of these options of malloc."""
+_KEPT_BYTES = 32 << 20
+"""Of the end of an arena that is free; and the size from which memory is mapped for itself. By itself, malloc returns each buffer of some
+megabytes at once, and the system clears its pages again for the next one."""
 
 
 def choose() -> None:
@@ -35,6 +38,8 @@ def choose() -> None:
     choices = _NATIVE | _THREADS
     if libc is not None and not chosen:
         libc.mallopt(_ARENA_MAX, max(2, os.cpu_count() or 2))
+        libc.mallopt(_TRIM_THRESHOLD, _KEPT_BYTES)
+        libc.mallopt(_MMAP_THRESHOLD, _KEPT_BYTES)
         choices[_POOL] = "system"
     own = {name: value for name, value in choices.items() if name not in os.environ}
     os.environ.update(own)
