@@ -1,4 +1,4 @@
-//! Records of Kafka's record batches (format 2) out of arrays of keys and values, and the hashes of keys.
+//! Records of Kafka's record batches (format 2) out of arrays of keys and values, and the partitions of keys.
 //!
 //! ```text
 //! length | attributes, timestamp delta | offset delta | key length | key | value length | value | headers
@@ -6,6 +6,8 @@
 //! ```
 //!
 //! The headers are their number, those that all records have, and those whose values are columns: a record whose value is null has none.
+
+use std::num::NonZeroU32;
 
 use numpy::{PyArray1, PyArrayMethods, PyReadonlyArray1};
 use pyo3::exceptions::PyValueError;
@@ -334,12 +336,13 @@ pub mod module {
         Ok(py.detach(|| records.write(rows, limit, data))?)
     }
 
-    /// Write the hash of each text with what is around it.
+    /// Write the partition of each text with what is around it.
     #[pyfunction]
-    fn hashes<'py>(
+    fn partitions<'py>(
         py: Python<'py>,
         keys: Column<'py>,
-        out: &Bound<'py, PyArray1<u32>>,
+        count: NonZeroU32,
+        out: &Bound<'py, PyArray1<i32>>,
     ) -> PyResult<()> {
         let Values::Texts(texts) = values(&keys)? else {
             return Err(PyValueError::new_err("keys are texts"));
@@ -349,24 +352,27 @@ pub mod module {
         let out = out.as_slice_mut()?;
         if texts.offsets.len() != out.len() + 1 {
             return Err(PyValueError::new_err(
-                "there is one offset more than hashes",
+                "there is one offset more than partitions",
             ));
         }
         let bare = before.is_empty() && after.is_empty();
         let mut whole = before.to_vec();
         py.detach(|| {
-            out.iter_mut().enumerate().try_for_each(|(number, hash)| {
-                let text = texts.get(number)?.bytes();
-                *hash = if bare {
-                    murmur2(text)
-                } else {
-                    whole.truncate(before.len());
-                    whole.extend_from_slice(text);
-                    whole.extend_from_slice(after);
-                    murmur2(&whole)
-                };
-                Ok::<(), Stop>(())
-            })
+            out.iter_mut()
+                .enumerate()
+                .try_for_each(|(number, partition)| {
+                    let text = texts.get(number)?.bytes();
+                    let hash = if bare {
+                        murmur2(text)
+                    } else {
+                        whole.truncate(before.len());
+                        whole.extend_from_slice(text);
+                        whole.extend_from_slice(after);
+                        murmur2(&whole)
+                    };
+                    *partition = ((hash & i32::MAX as u32) % count) as i32;
+                    Ok::<(), Stop>(())
+                })
         })?;
         Ok(())
     }

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from numpy import int64, uint8, uint32
+from numpy import int32, int64, uint8
 from numpy.typing import NDArray
 
 Texts = tuple[NDArray[uint8], NDArray[int64], NDArray[uint8] | None, tuple[bytes, bytes]]
@@ -40,14 +40,15 @@ def write(
         TypeError: an array is of another type, not contiguous or not aligned.
     """
 
-def hashes(keys: Texts, out: NDArray[uint32]) -> None:
-    """Write the hash of each text by Kafka's default partitioner.
+def partitions(keys: Texts, count: int, out: NDArray[int32]) -> None:
+    """Write the partition of each text by Kafka's default partitioner.
 
     Args:
         keys: the texts, of which none is null.
-        out: gets a hash for each text.
+        count: number of partitions, at least 1.
+        out: gets a partition for each text.
 
     Raises:
-        ValueError: an offset is not in its array, or there is not one offset more than hashes.
+        ValueError: an offset is not in its array, or there is not one offset more than partitions.
         TypeError: an array is of another type, not contiguous or not aligned.
     """

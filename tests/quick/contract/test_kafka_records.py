@@ -173,12 +173,14 @@ def test_rows_and_offsets_beyond_their_arrays_are_errors(wrong: Any) -> None:
         write(200, **wrong)
 
 
-def test_hashes_of_texts_beyond_their_array_are_errors() -> None:
+def test_partitions_of_texts_beyond_their_array_are_errors() -> None:
     for offsets in ([0, 4], [2, 1], [-1, 2]):
         with pytest.raises(ValueError, match="out of its array"):
-            native.kafka_records.hashes((VALUE[0], np.array(offsets), None, BARE), np.zeros(1, np.uint32))
+            native.kafka_records.partitions((VALUE[0], np.array(offsets), None, BARE), 1, np.zeros(1, np.int32))
+    with pytest.raises(ValueError, match="zero"):
+        native.kafka_records.partitions((VALUE[0], np.array([0, 1]), None, BARE), 0, np.zeros(1, np.int32))
     with pytest.raises(ValueError, match="one offset more"):
-        native.kafka_records.hashes((VALUE[0], np.array([0, 1]), None, BARE), np.zeros(2, np.uint32))
+        native.kafka_records.partitions((VALUE[0], np.array([0, 1]), None, BARE), 1, np.zeros(2, np.int32))
 
 
 @pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])

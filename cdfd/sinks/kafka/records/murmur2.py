@@ -4,7 +4,7 @@ Such topics can be joined with those of Java producers partition by partition.
 
     partition = (murmur2(key) & 0x7fffffff) % partitions
 
-`cdfd.runtime.native` hashes all keys at once. Without it, kafka-python does, key by key.
+`cdfd.runtime.native` takes all keys at once. Without it, kafka-python does, key by key.
 """
 
 import numpy as np
@@ -16,8 +16,6 @@ from cdfd.encode.cells.pieces import pool_of, text_parts
 from cdfd.encode.records import BARE, Wrapping
 from cdfd.runtime import native
 
-_Hashes = npt.NDArray[np.uint32]
-
 
 def partitions(keys: pa.Array, count: int, wrapping: Wrapping = BARE) -> npt.NDArray[np.int32]:
     """The partition of each record.
@@ -27,16 +25,11 @@ def partitions(keys: pa.Array, count: int, wrapping: Wrapping = BARE) -> npt.NDA
         count: number of partitions of the topic, at least 1.
         wrapping: of the keys.
     """
-    return ((hashes(keys, wrapping) & np.uint32(0x7FFFFFFF)) % np.uint32(count)).astype(np.int32)
-
-
-def hashes(keys: pa.Array, wrapping: Wrapping = BARE) -> _Hashes:
-    """The 32 bits of Java's `Utils.murmur2` of each key."""
     if not native.built:
         before, after = wrapping
-        numbers = [murmur2(before + key + after) for key in pool_of(keys).to_pylist()]
-        return np.array(numbers, np.int64).astype(np.uint32)
+        hashes = (murmur2(before + key + after) for key in pool_of(keys).to_pylist())
+        return np.array([(hash & 0x7FFFFFFF) % count for hash in hashes], np.int32)
     offsets, data = text_parts(keys)
-    hashed = np.empty(len(keys), np.uint32)
-    native.kafka_records.hashes((data, offsets, None, wrapping), hashed)
-    return hashed
+    numbers = np.empty(len(keys), np.int32)
+    native.kafka_records.partitions((data, offsets, None, wrapping), count, numbers)
+    return numbers
