@@ -31,7 +31,7 @@ class Target:
         version: the version of the schema.
         schema: the table's columns to read.
         names: of all columns in order, in the spelling of the published rows and of change rows.
-        spark_names: the same names in Spark's spelling.
+        spark_schema: the same columns in Spark's types: by the schema that the user gives, or all nullable.
         whole: whether all columns of the table are requested.
         rows: the options of the rows, with these columns.
         start: the start of a batch as of the same time as the version; None: the default.
@@ -40,7 +40,7 @@ class Target:
     version: int
     schema: TableSchema
     names: tuple[str, ...]
-    spark_names: tuple[str, ...]
+    spark_schema: StructType
     whole: bool = True
     rows: RowOptions = AS_STORED
     start: Bound | None = None
@@ -80,18 +80,19 @@ class Target:
             every = replace(rows.shape, columns=tuple(each for each in chosen if each.name not in CHANGE_FIELDS))
             names = chosen_names(every.published(every.target(schema)), user_schema)
             chosen = tuple(next((each for each in chosen if each.published == name), Chosen(name)) for name in names)
-            spark_names = tuple(user_schema.names)
         else:
             if not any(each.name in CHANGE_FIELDS for each in chosen):
                 chosen = (*chosen, *map(Chosen, CHANGE_FIELDS))
-            names = spark_names = tuple(each.published for each in chosen)
+            names = tuple(each.published for each in chosen)
         if len(set(names)) < len(names):
             twice = next(name for name in names if names.count(name) > 1)
             raise ConfigError(f"column {twice!r:.200} is requested twice")
         made = replace(rows.shape, columns=tuple(each for each in chosen if each.name not in CHANGE_FIELDS))
         made.check(schema)
+        columns_read = made.target(schema)
         whole = user_schema is None and columns is None
-        return cls(version, made.target(schema), names, spark_names, whole, replace(rows, shape=made))
+        of_spark = spark_schema(made.published(columns_read), names) if user_schema is None else user_schema
+        return cls(version, columns_read, names, of_spark, whole, replace(rows, shape=made))
 
     @property
     def published(self) -> TableSchema:
@@ -110,11 +111,6 @@ class Target:
     def ordered(self) -> bool:
         """Whether ordinals of rows are requested, or needed: they tell the filter which images are those of one update."""
         return CHANGE_ORDINAL in self.names or self.rows.shape.where is not None
-
-    @property
-    def spark_schema(self) -> StructType:
-        """The schema in Spark's types."""
-        return spark_schema(self.published, self.names)
 
 
 def _spell(schema: TableSchema, columns: tuple[Chosen, ...]) -> tuple[Chosen, ...]:

@@ -212,8 +212,8 @@ def _small_range(
         plans = run_blocking(plans_of(table, options, target, RANGE_FILES, RANGE_BYTES), local=table.local)
     if count_files(plans) > RANGE_FILES or sum(plan.size for plan in plans) > RANGE_BYTES:
         return None
-    names, spark_names = (tuple(each) for each in zip(*((name, field.name) for name, field in fields), strict=True))
-    target, schemas = replace(target, names=names, spark_names=spark_names), Schemas(target.schema)
+    names, spark_schema = tuple(name for name, _ in fields), StructType([field for _, field in fields])
+    target, schemas = replace(target, names=names, spark_schema=spark_schema), Schemas(target.schema)
     plan_ranges = [PlanRange(schemas.of(plan, table.uri)) for plan in plans]
     execution = execution_of(table, options)
     groups = partition_splits(plan_ranges, execution, ordered=target.ordered, limit=1 << 40)

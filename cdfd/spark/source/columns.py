@@ -149,13 +149,16 @@ class SparkBatches:
     sources: tuple[tuple[int, Convert | None], ...]
 
     @classmethod
-    def plan(cls, schema: pa.Schema, names: Sequence[str], wanted: Sequence[str]) -> SparkBatches:
-        """Plan the conversion of batches of `schema`: the columns `names`, renamed to `wanted`."""
+    def plan(cls, schema: pa.Schema, names: Sequence[str], wanted: spark.StructType) -> SparkBatches:
+        """Plan the conversion of batches of `schema`: the columns `names`, as the columns of `wanted`.
+
+        Spark 4.2 refuses batches of which a field is nullable at any depth where its schema is not, or the other way round.
+        """
         fields, sources = [], list[tuple[int, Convert | None]]()
-        for name, called in zip(names, wanted, strict=True):
+        for name, field in zip(names, wanted, strict=True):
             position = schema.get_field_index(name)
-            target, convert = _conversion(schema.field(position).type)
-            fields.append(pa.field(called, target))
+            target, convert = _conversion(schema.field(position).type, field.dataType)
+            fields.append(pa.field(field.name, target, field.nullable))
             sources.append((position, convert))
         return cls(pa.schema(fields), tuple(sources))
 
@@ -168,7 +171,7 @@ class SparkBatches:
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
 
-def _conversion(kind: Any) -> tuple[pa.DataType, Convert | None]:
+def _conversion(kind: Any, wanted: spark.DataType) -> tuple[pa.DataType, Convert | None]:
     """The type that Spark accepts, and the conversion to it; None: no conversion."""
     if pa.types.is_dictionary(kind):
         return kind.value_type, lambda array: array.dictionary_decode()
@@ -178,18 +181,21 @@ def _conversion(kind: Any) -> tuple[pa.DataType, Convert | None]:
         return target, lambda array: array.cast(target, safe=False)
     if isinstance(kind, pa.BaseExtensionType):
         return kind.storage_type, lambda array: array.storage
-    plain = _plain(kind)
+    plain = _plain(kind, wanted)
     return plain, None if plain == kind else lambda array: conform(array, plain, strict=False)
 
 
-def _plain(kind: Any) -> pa.DataType:
-    """A type without extension types, at any depth."""
-    if isinstance(kind, pa.BaseExtensionType):
-        return kind.storage_type
-    if pa.types.is_struct(kind):
-        return pa.struct([field.with_type(_plain(field.type)) for field in kind])
-    if pa.types.is_list(kind):
-        return pa.list_(kind.value_field.with_type(_plain(kind.value_type)))
-    if pa.types.is_map(kind):
-        return pa.map_(_plain(kind.key_type), kind.item_field.with_type(_plain(kind.item_type)))
-    return kind
+def _plain(kind: Any, wanted: spark.DataType) -> pa.DataType:
+    """A type without extension types, with nulls where Spark's type has them, at any depth."""
+    match wanted:
+        case spark.StructType():
+            fields = zip(kind, wanted, strict=True)
+            return pa.struct(
+                [pa.field(own.name, _plain(own.type, field.dataType), field.nullable) for own, field in fields]
+            )
+        case spark.ArrayType():
+            return pa.list_(pa.field("element", _plain(kind.value_type, wanted.elementType), wanted.containsNull))
+        case spark.MapType():
+            value = pa.field("value", _plain(kind.item_type, wanted.valueType), wanted.valueContainsNull)
+            return pa.map_(_plain(kind.key_type, wanted.keyType), value)
+    return kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind

@@ -109,7 +109,7 @@ def read_partition(portion: ChangePartition, options: SourceOptions) -> Iterator
     reconciler = SchemaReconciler(target.published, target.rows.shape.constants(target.schema))
     convert: Callable[[pa.RecordBatch], pa.RecordBatch] = partial(pack, names=target.names)
     if not options.packed:
-        convert = SparkBatches.plan(reconciler.schema, target.names, target.spark_names)
+        convert = SparkBatches.plan(reconciler.schema, target.names, target.spark_schema)
     splits = [list_files(split, table.log.storage) for split in portion.splits]
     batches = read_splits(splits, execution)
     rows: Iterable[pa.RecordBatch] = (reconciler.reconcile(batch) for batch in batches if batch.rows.num_rows)

@@ -8,6 +8,7 @@ import pytest
 pytest.importorskip("pyspark")
 
 from pyspark.sql import types as spark
+from pyspark.sql.pandas.types import to_arrow_schema
 
 from cdfd.config.shapes import shape_of
 from cdfd.delta.types.schema import ArrayType, Decimal, MapType, Primitive, StructField, StructType, TableSchema
@@ -85,7 +86,7 @@ def test_slice_of_a_batch_is_converted_for_spark(start: int, count: int) -> None
     """Slices of larger ones, too."""
     target = Target.of(SCHEMA, 3)
     whole = batch()
-    convert = SparkBatches.plan(whole.schema, target.names, target.spark_names)
+    convert = SparkBatches.plan(whole.schema, target.names, target.spark_schema)
     actual = convert(whole.slice(start, count))
     actual.validate(full=True)
     assert "extension" not in str(actual.schema)
@@ -118,7 +119,7 @@ def test_columns_that_are_shaped() -> None:
     assert target.ordered  # a filter needs the order of images
     schema = spark.StructType().add("NUMBER", "string").add("_change_type", "string")
     of_user = Target.of(SCHEMA, 3, chosen("id as number", "m"), schema, rows)
-    assert (of_user.names, of_user.spark_names) == (("number", "_change_type"), ("NUMBER", "_change_type"))
+    assert (of_user.names, of_user.spark_schema) == (("number", "_change_type"), schema)
     assert of_user.published.names == ("number",)
     with pytest.raises(ConfigError, match="cannot be renamed"):
         Target.of(SCHEMA, 3, chosen("_change_type as kind"))
@@ -165,7 +166,7 @@ def test_a_schema_without_the_nulls_of_the_table(name: str, kind: spark.DataType
 def test_a_schema_that_is_given() -> None:
     schema = spark.StructType().add("ID", "long", False).add("_change_ordinal", "long")
     target = Target.of(SCHEMA, 3, None, schema)
-    assert (target.names, target.spark_names) == (("Id", "_change_ordinal"), ("ID", "_change_ordinal"))
+    assert (target.names, target.spark_schema) == (("Id", "_change_ordinal"), schema)
     assert target.ordered
     assert not target.whole
     with pytest.raises(ConfigError, match="column 'm' is decimal"):
@@ -178,3 +179,28 @@ def test_a_table_with_a_column_of_ours() -> None:
     schema = TableSchema(StructType((StructField("_Commit_Version", Primitive("long")),)))
     with pytest.raises(ConfigError, match="the table has a column '_Commit_Version'"):
         Target.of(schema, 3)
+
+
+@pytest.mark.parametrize("of_user", [False, True])
+def test_batches_have_the_nullability_of_sparks_schema(of_user: bool) -> None:
+    """Spark 4.2 refuses other batches."""
+    number = StructType((StructField("n", Primitive("long"), nullable=False),))
+    fields = {
+        "struct": number,
+        "list": ArrayType(Primitive("string"), contains_null=False),
+        "map": MapType(Primitive("string"), number, value_contains_null=False),
+    }
+    table = TableSchema(StructType(tuple(StructField(name, kind, nullable=False) for name, kind in fields.items())))
+    required = spark.StructType().add("n", "long", False)
+    schema = spark.StructType().add("list", spark.ArrayType(spark.StringType(), False), False)
+    schema = schema.add("map", spark.MapType(spark.StringType(), required, False), False).add("struct", required, False)
+    target = Target.of(table, 3, None, schema if of_user else None)
+    values: dict[str, list[Any]] = {"struct": [{"n": 1}], "list": [["a"]], "map": [[("k", {"n": 2})]]}
+    more = [pa.array([7]), pa.array([1000], pa.timestamp("ms", "UTC")), pa.array([0])]
+    arrays = [*(_array(values[field.name], field.type) for field in table.arrow), constant_type("insert", 1), *more]
+    whole = pa.RecordBatch.from_arrays(arrays, schema=change_schema(table.arrow))
+    actual = SparkBatches.plan(whole.schema, target.names, target.spark_schema)(whole)
+    actual.validate(full=True)
+    assert actual.schema.equals(to_arrow_schema(target.spark_schema))
+    assert [field.nullable for field in actual.schema] == [not of_user] * len(target.names)
+    assert {name: actual.column(name).to_pylist() for name in values} == values
