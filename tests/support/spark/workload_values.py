@@ -4,6 +4,7 @@ Values are drawn with an eye on the ends of their ranges, and are Arrow before t
 """
 
 import datetime
+import inspect
 import random
 from collections.abc import Callable, Sequence
 from decimal import Decimal
@@ -12,6 +13,9 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as t
 from pyspark.sql.pandas.types import to_arrow_type
+
+# PySpark 4.2 has it as `timezone`, and 4.1 always.
+_UTC = {"timezone": "UTC"} if "timezone" in inspect.signature(to_arrow_type).parameters else {}
 
 EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 INSTANTS = [
@@ -130,7 +134,7 @@ def value(r: random.Random, kind: t.DataType) -> object:
 
 def frame(spark: SparkSession, schema: t.StructType, columns: dict[str, list[object]]) -> DataFrame:
     """Rows for Spark, whose timestamps are in UTC."""
-    arrays = [pa.array(columns[field.name], to_arrow_type(field.dataType)) for field in schema]
+    arrays = [pa.array(columns[field.name], to_arrow_type(field.dataType, **_UTC)) for field in schema]
     return spark.createDataFrame(pa.Table.from_arrays(arrays, names=schema.names), schema)
 
 
