@@ -88,9 +88,14 @@ test: lint pytest  ## Lint and all tests that a push needs: quick, one broker, o
 pytest: prepared-test
 	$(PYTEST) tests/quick tests/standard
 
-integration: prepared-integration  ## Tests against everything else, or ONLY=kafka|s3|spark|consumers|docs|image|browser|telemetry|trevni|helm|cli|upgrade|simulation|sweeps
-	$(if $(filter-out sweeps,$(or $(ONLY),all)),$(PYTEST) $(if $(ONLY),$(addprefix tests/integration/,$(filter-out sweeps,$(ONLY))),tests/integration))
+integration: prepared-integration  ## Tests against everything else, or ONLY=kafka|s3|spark|consumers|docs|image|browser|telemetry|trevni|helm|cli|upgrade|simulation|sweeps|next-spark
+	$(if $(filter-out sweeps next-spark,$(or $(ONLY),all)),$(PYTEST) $(if $(ONLY),$(addprefix tests/integration/,$(filter-out sweeps next-spark,$(ONLY))),tests/integration))
 	$(if $(filter sweeps,$(or $(ONLY),sweeps)),CDFD_TEST_CASES=all $(PYTEST) $(SWEEPS))
+	$(if $(filter next-spark,$(or $(ONLY),next-spark)),$(NEXT_SPARK))
+
+# The tests of Spark with PySpark 4.2. Each tier has a session of its own, and a process has one session at a time.
+NEXT_SPARK = python=$$($(BIN)/python -m tests.support.spark.environments) && for tier in standard integration; do \
+	  PYTHONPATH=$(CURDIR) $$python -m pytest -n 2 tests/$$tier/spark || exit 1; done
 
 # Modules of which `make test` runs a sample of the cases, and `make integration` all. Commands are not forked there.
 SWEEPS = $(shell grep --recursive --files-with-matches --include='test_*.py' --extended-regexp \
@@ -171,8 +176,8 @@ oracle-preview: $(MARK)  ## The preview of PySpark 4.2 that derives changes from
 	CDFD_REFINE_ORACLE=$${CDFD_ORACLE:-100} PYTHONPATH=$(CURDIR) \
 	  $$($(BIN)/python -m tests.support.spark.environments) -m pytest -v tests/overnight/spark/test_read_time_changes.py
 
-connect: $(MARK)  ## Spark Connect, and the next version of Spark (needs Java and Maven)
-	$(BIN)/python -m pytest tests/overnight/spark/test_connect.py tests/overnight/spark/test_versions.py
+connect: $(MARK)  ## Spark Connect (needs Java and Maven)
+	$(BIN)/python -m pytest tests/overnight/spark/test_connect.py
 
 producer: $(MARK)  ## Tests of Kafka with the other producer, librdkafka (needs Java and Maven)
 	CDFD_TEST_SECOND=producer $(PYTEST) tests/standard/kafka tests/integration/kafka tests/standard/contract/test_sink.py

@@ -40,17 +40,20 @@ def test() -> Iterator[Step]:
 
 
 def integration() -> Iterator[Step]:
-    """Also the reference of Trevni, a browser, promtool, consumers of topics and libraries of data frames."""
+    """Also the reference of Trevni, a browser, promtool, consumers of topics, libraries of data frames and the next version of Spark."""
     from tests.support import installation
     from tests.support.browser import chromium
     from tests.support.consumers import clients, flink, postgres
     from tests.support.consumers import installation as consumers
     from tests.support.helm import tools
     from tests.support.spark import environments
+    from tests.support.spark import installation as spark
     from tests.support.trevni import reference
 
     yield from test()
     yield lambda: environments.python(*environments.FRAMES)
+    if spark.missing() is None:
+        yield lambda: environments.python(*environments.NEXT_SPARK)
     if reference.missing() is None:
         yield reference.installed
     if chromium.missing() is None:
@@ -70,7 +73,7 @@ def integration() -> Iterator[Step]:
 
 
 def overnight() -> Iterator[Step]:
-    """Also other versions of Spark, an environment for a cluster, and a second S3 server."""
+    """Also the next version of Spark and Spark Connect, an environment for a cluster, and a second S3 server."""
     from tests.support.cluster import environment
     from tests.support.s3 import server
     from tests.support.spark import environments, installation
