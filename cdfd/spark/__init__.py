@@ -19,7 +19,8 @@ __all__ = ["changes", "register", "run_available", "snapshot"]
 
 
 def register(spark: SparkSession) -> None:
-    """Register `format("cdfd")` (a table's changes) and `format("cdfd-kafka")` (a sink for them) in a session.
+    """Register `format("cdfd")` (a table's changes) and `format("cdfd-kafka")` (a sink for them) in a session, and in a classic one the
+    table-valued function `cdfd_changes`.
 
     Each session has its own formats, also one of `newSession()`. Registering a session again changes nothing.
 
@@ -31,12 +32,14 @@ def register(spark: SparkSession) -> None:
     """
     check_versions(spark)
     from cdfd.spark.engine.kafka_sink import CdfdKafka
+    from cdfd.spark.frames import table_function
     from cdfd.spark.source.source import CdfdSource
 
     # Spark 4.1 refuses a name that the thread's active session has, if another session registers it.
     with active_session(spark):
         spark.dataSource.register(CdfdSource)
         spark.dataSource.register(CdfdKafka)
+        table_function.register(spark, changes)
 
 
 def changes(

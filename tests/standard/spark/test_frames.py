@@ -12,6 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import write_deltalake
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 import cdfd
@@ -245,6 +247,48 @@ class TestReader:
         frame = cdfd.spark.changes(spark, folder)
         assert not is_by_spark(frame)
         assert frame.count() == 2
+
+
+class TestTableFunction:
+    def test_rows_are_those_of_the_frame(self, spark: SparkSession, tmp_path: Path) -> None:
+        numbers(spark, tmp_path)
+        table = numbers(spark, tmp_path)
+        of_sql = spark.sql(f"SELECT * FROM cdfd_changes('{table}', 1, endingVersion => 1, ordinals => true)")
+        assert is_by_spark(of_sql)
+        frame = cdfd.spark.changes(spark, table, 1, 1, ordinals=True)
+        assert of_sql.collect() == frame.collect() != []
+        named = spark.sql(f"SELECT * FROM cdfd_changes('{table}', NULL, -1 + 1, columns => 'id')")
+        assert named.columns[0] == "id"
+        assert named.collect() == cdfd.spark.changes(spark, table, None, 0, {"columns": "id"}).collect() != []
+
+    def test_a_view_of_it_reads_the_newest_versions(self, spark: SparkSession, tmp_path: Path) -> None:
+        table = f"{tmp_path}/t"
+        write_deltalake(table, pa.table({"id": [1]}))
+        name = f"view_{os.getpid()}"
+        spark.sql(f"CREATE TEMPORARY VIEW {name} AS SELECT id FROM cdfd_changes('{table}')")
+        try:
+            write_deltalake(table, pa.table({"id": [2]}), mode="append")
+            assert sorted(row.id for row in spark.sql(f"SELECT * FROM {name}").collect()) == [1, 2]
+        finally:
+            spark.catalog.dropTempView(name)
+
+    @pytest.mark.parametrize(
+        ("arguments", "message"),
+        [
+            ("", "takes a table"),
+            ("NULL, 1", "takes a table"),
+            ("'{table}', 1, 2, 3", "takes a table"),
+            ("'{table}', 1.5", "not decimal"),
+            ("'{table}', rand()", "takes constants"),
+            ("'{table}', speed => 'high'", "unknown option 'speed'"),
+            ("'{table}', 1, startingVersion => 2", "which is an argument, too"),
+            ("'{table}-none'", "not a Delta table"),
+        ],
+    )
+    def test_errors_are_those_of_cdfd(self, spark: SparkSession, tmp_path: Path, arguments: str, message: str) -> None:
+        table = numbers(spark, tmp_path)
+        with pytest.raises((Py4JJavaError, PySparkException), match=message):
+            spark.sql(f"SELECT * FROM cdfd_changes({arguments.format(table=table)})")
 
 
 class TestFiles:
