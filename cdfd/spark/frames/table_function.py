@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from pyspark.java_gateway import ensure_callback_server_started
-
 from cdfd.errors import ConfigError
 from cdfd.spark.source.short_errors import ShortErrors
 
@@ -66,7 +64,10 @@ def register(spark: SparkSession, changes: Callable[..., DataFrame]) -> None:
     own: Any = getattr(spark, "_jsparkSession", None)
     if own is None:
         return
-    start: Callable[..., None] = ensure_callback_server_started  # PySpark has no types for it
+    # A client of Spark Connect may have no Py4J, which this module imports.
+    from pyspark import java_gateway
+
+    start: Callable[..., None] = java_gateway.ensure_callback_server_started  # PySpark has no types for it
     start(spark.sparkContext._gateway)
     function = _Function(lambda *arguments, **options: changes(spark, *arguments, **options))
     own.sessionState().tableFunctionRegistry().createOrReplaceTempFunction(NAME, function, "python_udtf")
