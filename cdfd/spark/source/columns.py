@@ -9,9 +9,10 @@ from typing import Any, Final
 import pyarrow as pa
 from pyspark.sql import types as spark
 
-from cdfd.delta.types.arrow_types import arrow_type
+from cdfd.delta.types.arrow_types import arrow_type, to_arrow
 from cdfd.delta.types.datatypes import ArrayType, DataType, Decimal, Foreign, MapType, StructType
 from cdfd.delta.types.schema import TableSchema
+from cdfd.delta.types.schema_string import parse
 from cdfd.errors import ConfigError
 from cdfd.spark.records import records
 from cdfd.spark.records.arrow import conform
@@ -154,13 +155,12 @@ class SparkBatches:
 
         Spark 4.2 refuses batches of which a field is nullable at any depth where its schema is not, or the other way round.
         """
-        fields, sources = [], list[tuple[int, Convert | None]]()
-        for name, field in zip(names, wanted, strict=True):
-            position = schema.get_field_index(name)
-            target, convert = _conversion(schema.field(position).type, field.dataType)
-            fields.append(pa.field(field.name, target, field.nullable))
-            sources.append((position, convert))
-        return cls(pa.schema(fields), tuple(sources))
+        target = to_arrow(parse(wanted.json()))
+        sources = [
+            (schema.get_field_index(name), _conversion(schema.field(name).type, field.type))
+            for name, field in zip(names, target, strict=True)
+        ]
+        return cls(target, tuple(sources))
 
     def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Convert a batch. Columns with the right type are not copied."""
@@ -171,31 +171,13 @@ class SparkBatches:
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
 
-def _conversion(kind: Any, wanted: spark.DataType) -> tuple[pa.DataType, Convert | None]:
-    """The type that Spark accepts, and the conversion to it; None: no conversion."""
+def _conversion(kind: Any, wanted: Any) -> Convert | None:
+    """The conversion of arrays to the type that Spark accepts; None: no conversion."""
+    if kind == wanted:
+        return None
     if pa.types.is_dictionary(kind):
-        return kind.value_type, lambda array: array.dictionary_decode()
-    if pa.types.is_timestamp(kind) and kind.unit != "us":
-        target = pa.timestamp("us", kind.tz)
+        return lambda array: array.dictionary_decode()
+    if pa.types.is_timestamp(kind):
         # Spark has no nanoseconds.
-        return target, lambda array: array.cast(target, safe=False)
-    if isinstance(kind, pa.BaseExtensionType):
-        return kind.storage_type, lambda array: array.storage
-    plain = _plain(kind, wanted)
-    return plain, None if plain == kind else lambda array: conform(array, plain, strict=False)
-
-
-def _plain(kind: Any, wanted: spark.DataType) -> pa.DataType:
-    """A type without extension types, with nulls where Spark's type has them, at any depth."""
-    match wanted:
-        case spark.StructType():
-            fields = zip(kind, wanted, strict=True)
-            return pa.struct(
-                [pa.field(own.name, _plain(own.type, field.dataType), field.nullable) for own, field in fields]
-            )
-        case spark.ArrayType():
-            return pa.list_(pa.field("element", _plain(kind.value_type, wanted.elementType), wanted.containsNull))
-        case spark.MapType():
-            value = pa.field("value", _plain(kind.item_type, wanted.valueType), wanted.valueContainsNull)
-            return pa.map_(_plain(kind.key_type, wanted.keyType), value)
-    return kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind
+        return lambda array: array.cast(wanted, safe=False)
+    return lambda array: conform(array, wanted, strict=False)
