@@ -13,6 +13,7 @@ from threading import Timer
 from typing import Any, get_args
 
 import kafka
+import numpy as np
 import pyarrow as pa
 import pytest
 from confluent_kafka import Consumer, KafkaError
@@ -418,6 +419,21 @@ def test_no_such_topic_or_partition(start: Open, create: Any, topic: str, place:
     producer.begin()
     with pytest.raises(SinkError):
         send_and(producer.commit, producer, f"{topic}-{place[0]}", place[1], b"v")
+
+
+def test_kafka_python_sends_nothing_if_a_partition_is_missing(
+    broker: SharedBroker, create: Any, read: Any, name: str, topic: str
+) -> None:
+    """Without a transaction, the others would be delivered twice."""
+    create(topic)
+    with closing(Opener("kafka-python", broker.bootstrap_servers, name)) as opener:
+        producer = opener(transactions=False)
+        producer.begin()
+        with pytest.raises(SinkError, match="has no partition 7"):
+            producer.send(topic, np.array([0, 7], np.int32), of(b"a", b"b"), 1)
+        producer.abort()
+        whole_transaction(opener(transactions=False), topic, b"c")
+    assert values_of(read(topic, at_least=1)) == [b"c"]
 
 
 def test_a_closed_producer(start: Open, create: Any, read: Any, topic: str) -> None:

@@ -21,6 +21,7 @@ from threading import Event, current_thread
 from typing import Any
 
 import kafka
+import numpy as np
 from kafka import KafkaProducer, TopicPartition
 from kafka.errors import (
     BrokerResponseError,
@@ -155,10 +156,12 @@ class KafkaPythonProducer(Producer):
     def _send(
         self, topic: str, partitions: Partitions, records: Records, timestamp: int, *, more: bool
     ) -> Sequence[Oversized]:
-        known, oversized = self._partitions_of(topic), []
+        used = [partitions] if isinstance(partitions, int) else np.flatnonzero(np.bincount(partitions)).tolist()
+        unknown = set(used) - self._partitions_of(topic)
+        if unknown:
+            raise SinkError(f"topic {topic} has no partition {min(unknown)}")
+        oversized = []
         for partition, item in self._builder.batches(records, partitions, timestamp):
-            if partition not in known:
-                raise SinkError(f"topic {topic} has no partition {partition}")
             if isinstance(item, Oversized):
                 oversized.append(item)
                 continue
