@@ -50,7 +50,9 @@ class _Function:
                 places.append(_value(expression))
         if not 1 <= len(places) <= _MOST or places[0] is None:
             raise ConfigError(f"{NAME} takes a table and at most two versions without names", hint=_HINT)
-        ordinals = bool(names.pop("ordinals", False))
+        ordinals = names.pop("ordinals", False)
+        if not isinstance(ordinals, bool):
+            raise ConfigError(f"ordinals is {ordinals!r:.100}, but is true or false", hint=_HINT)
         return self._make(*places, options=names, ordinals=ordinals)._jdf.queryExecution().analyzed()
 
 

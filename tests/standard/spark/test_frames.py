@@ -280,6 +280,7 @@ class TestTableFunction:
             ("'{table}', 1, 2, 3", "takes a table"),
             ("'{table}', 1.5", "not decimal"),
             ("'{table}', rand()", "takes constants"),
+            ("'{table}', ordinals => 'false'", "true or false"),
             ("'{table}', speed => 'high'", "unknown option 'speed'"),
             ("'{table}', 1, startingVersion => 2", "which is an argument, too"),
             ("'{table}-none'", "not a Delta table"),
