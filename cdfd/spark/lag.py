@@ -87,7 +87,9 @@ def source_offsets(progress: StreamingQueryProgress) -> list[Offset]:
     # From the JSON: PySpark 4.1 has the offsets of its own objects as Python writes dictionaries.
     for source in json.loads(progress.json)["sources"]:
         end = source.get("endOffset")
-        with suppress(ConfigError):  # another source's
+        with suppress(ConfigError, json.JSONDecodeError):  # another source's
+            # Spark Connect has the offset's text in `query.recentProgress`, and the offset itself in a listener's events.
+            end = json.loads(end) if isinstance(end, str) else end
             if isinstance(end, Mapping):
                 offsets.append(Offset.from_json(end))
     return offsets

@@ -34,6 +34,11 @@ def test_lag_is_that_of_each_source_of_cdfd() -> None:
     assert lag(progress(BEHIND, KAFKA, None, END | START)) == [Lag(5, 500, 30.5), Lag(0, 0, 0.0)]
 
 
+def test_of_the_text_of_an_offset() -> None:
+    """As Spark Connect has it in a query's progress."""
+    assert lag(progress(json.dumps(BEHIND), json.dumps(KAFKA))) == [Lag(5, 500, 30.5)]
+
+
 def test_of_sources_without_an_offset_that_can_be_read() -> None:
     assert lag(progress("-1", "((", None, 7)) == []
 
