@@ -18,7 +18,7 @@ from cdfd.errors import ConfigError, SinkError, UnsupportedError
 from cdfd.model.control import EMPTY, Control
 from cdfd.model.position import Position
 from cdfd.model.version import Version
-from cdfd.sinks.cursor import order
+from cdfd.sinks.cursor import check_move
 from cdfd.sinks.jobs import NO_PARTS, Counts, Delivered, Job, JobSink
 from cdfd.sinks.own_topics import OwnTopics
 
@@ -376,9 +376,8 @@ class Connector(OwnTopics, ABC):
             hint = None if self.before_reset is None else f"First {self.before_reset}, then repeat this command"
             if to is None:
                 raise SinkError(f"rows in {self.place} cannot be taken back", hint=hint)
-            if stands is not None and (stands.table_id != to.table_id or order(to) < order(stands)):
-                at = f"version {stands.version} of table {stands.table_id}"
-                raise SinkError(f"{self.place} is at {at} and cannot go back", hint=hint)
+            if stands is not None:
+                check_move(self.place, stands, to, hint)
             delivery = await sink.begin(stands or to)
             await delivery.commit(to)
 

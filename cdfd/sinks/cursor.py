@@ -12,6 +12,15 @@ def order(position: Position) -> tuple[int, bool, int]:
     return position.version, position.phase == "stream", position.part
 
 
+def check_move(place: str, at: Position, to: Position, hint: str | None) -> None:
+    """`SinkError` if a place whose rows stay, and that is at a position, cannot move: it would go back, or take rows of another table."""
+    stands = f"{place} is at version {at.version} of table {at.table_id}"
+    if to.table_id != at.table_id:
+        raise SinkError(f"{stands} and cannot take rows of table {to.table_id}", hint=hint)
+    if order(to) < order(at):
+        raise SinkError(f"{stands} and cannot go back", hint=hint)
+
+
 DeliveryState = Literal["open", "failed", "ended"]
 """Of a delivery. One that failed, or whose batch is not complete, can only be aborted."""
 

@@ -14,7 +14,7 @@ from cdfd.model.position import Position
 from cdfd.model.version import Version
 from cdfd.plan.shape.shape import AS_IT_IS, Shape
 from cdfd.sinks.base import Backfill
-from cdfd.sinks.cursor import Cursor, DeliveryState, order, require_open
+from cdfd.sinks.cursor import Cursor, DeliveryState, check_move, require_open
 from cdfd.sinks.delta.columns import Columns, with_sources, without_mapping
 from cdfd.sinks.delta.data_files import MakeFiles, NewFile
 from cdfd.sinks.delta.log_actions import add_actions
@@ -69,10 +69,8 @@ class DeltaSink(TargetSink):
         """Store a control as a property of the target; see the port. A position can only move forward, because rows stay."""
         current = self.cursor.position
         assert current is not None
-        if to is not None and order(to) < order(current):
-            raise SinkError(
-                f"the target is at version {current.version} and cannot go back", hint="Deliver into another target"
-            )
+        if to is not None:
+            check_move("the target", current, to, "Deliver into another target")
         await super().set_control(control, to)
 
     async def begin_chunk(self, position: Position, version: Version) -> DeltaDelivery:

@@ -19,7 +19,7 @@ from cdfd.model.position import Position
 from cdfd.model.version import Version
 from cdfd.runtime.tasks import in_thread
 from cdfd.sinks.base import Delivery, Sink
-from cdfd.sinks.cursor import Cursor, DeliveryState, order, require_open
+from cdfd.sinks.cursor import Cursor, DeliveryState, check_move, require_open
 from cdfd.sinks.files.folder import DeliveryFolder
 from cdfd.sinks.files.formats import RowsFormat, RowsWriter
 from cdfd.sinks.files.names import chunk_name, delivery_name
@@ -86,11 +86,9 @@ class FilesSink(Sink):
         """Write `_position.json`; see the port. A position can only move forward, because files are not taken back."""
         current = self.cursor.position
         assert current is not None
-        if to is not None and order(to) < order(current):
-            at = f"version {current.version}"
-            raise SinkError(
-                f"the folder is at {at} and cannot go back", hint="Move the table while the daemon is stopped"
-            )
+        if to is not None:
+            hint = "Stop the daemon, move all files out of the folder, then run `cdfd progress set`"
+            check_move("the folder", current, to, hint)
         await super().set_control(control, to)
 
     async def begin_chunk(self, position: Position, version: Version) -> FileDelivery:
