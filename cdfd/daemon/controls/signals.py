@@ -30,6 +30,8 @@ POLL_SECONDS = 1.0
 """The least time from one poll to the next. A poll takes `sinks.own_topics.SIGNALS` records at most."""
 MOST_OUTSTANDING = 100
 """Records whose requests are not answered yet. No more records are taken until some are."""
+HELD_SECONDS = 60.0
+"""How long a record may hold back later ones. Its requests still wait for their tables then, but are lost if the daemon ends first."""
 MOST_TABLES = 100
 """Tables in one record."""
 SEARCH_SECONDS = 120.0
@@ -109,10 +111,11 @@ def _conditions(entries: object, tables: Collection[str]) -> Mapping[str, dict[s
 
 @dataclass(frozen=True, slots=True)
 class _Taken:
-    """A record that is taken: the tables of its requests, and the task that carries them out."""
+    """A record that is taken: the tables of its requests, the task that carries them out, and the monotonic time."""
 
     tables: frozenset[str | None]
     task: asyncio.Task[None]
+    at: float
 
 
 @dataclass(eq=False)
@@ -131,16 +134,20 @@ class SignalReader:
     shares_tables: bool = field(default=False, kw_only=True)
     address: Callable[[str], str] = field(default=str, kw_only=True)
     _taken: dict[Signal, _Taken] = field(default_factory=dict, init=False)
+    _late: set[asyncio.Task[None]] = field(default_factory=set, init=False)
 
     async def read(self, signals: Signals) -> None:
         """Take records forever. A record counts as done once all of its requests, and all earlier records, are answered.
+
+        If no more records can be taken, those whose tables have not answered for `HELD_SECONDS` count as done too.
 
         Raises:
             SinkError: the topic cannot be read. Requests that were taken go on, and another call waits for their answers.
         """
         waiting, outstanding = deque[tuple[Signal, list[Request]]](), deque[Signal]()
         while True:
-            if not waiting and len(outstanding) < MOST_OUTSTANDING:
+            full = len(outstanding) >= MOST_OUTSTANDING
+            if not waiting and not full:
                 # A topic that is opened again has the records that are not done again. Their requests are not repetitions.
                 waiting.extend(
                     (signal, [] if signal in self._taken else self._parse(signal)) for signal in await signals.poll()
@@ -153,14 +160,27 @@ class SignalReader:
                     if any(
                         sum(table in self._taken[each].tables for each in outstanding) >= RECENT for table in tables
                     ):
+                        full = True
                         break
-                    self._taken[signal] = _Taken(tables, asyncio.create_task(self._carry_out(requests)))
+                    task = asyncio.create_task(self._carry_out(requests))
+                    self._taken[signal] = _Taken(tables, task, self.clock.monotonic())
                 waiting.popleft()
                 outstanding.append(signal)
             last: Signal | None = None
-            while outstanding and self._taken[outstanding[0]].task.done():
+            while outstanding:
+                taken = self._taken[outstanding[0]]
+                if taken.task.done():
+                    taken.task.result()
+                elif full and self.clock.monotonic() - taken.at >= HELD_SECONDS:
+                    self._late.add(taken.task)
+                    taken.task.add_done_callback(self._late.discard)
+                    logger.warning(
+                        "a signal for a table that does not answer no longer holds back others; if the daemon ends first, it is lost",
+                        extra={"signal": outstanding[0].place, "tables": sorted(filter(None, taken.tables))},
+                    )
+                else:
+                    break
                 last = outstanding.popleft()
-                self._taken[last].task.result()
             if last is not None:
                 await signals.done(last)
                 self._taken = {signal: taken for signal, taken in self._taken.items() if signal.offset > last.offset}
@@ -168,7 +188,7 @@ class SignalReader:
 
     async def close(self) -> None:
         """Wait for no more answers."""
-        tasks = [taken.task for taken in self._taken.values()]
+        tasks = [*self._late, *(taken.task for taken in self._taken.values())]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

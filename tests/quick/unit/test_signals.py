@@ -155,6 +155,7 @@ def test_table_has_no_more_records_that_may_come_again_than_it_remembers(monkeyp
         for name in ("slow", "quick"):
             controller.add(name)
         names = ["slow", *["quick"] * (RECENT + 4)]
+        monkeypatch.setattr(signals, "HELD_SECONDS", 100.0)
         log = Log([{"type": "pause", "data": {"data-collections": [name]}} for name in names])
         reading = asyncio.create_task(SignalReader(controller, ACTIONS, clock).read(log))
         answered = 0
@@ -180,6 +181,42 @@ def test_table_has_no_more_records_that_may_come_again_than_it_remembers(monkeyp
         assert len(parsed) == len(names)
         reading.cancel()
         await asyncio.gather(reading, return_exceptions=True)
+
+    asyncio.run(asyncio.wait_for(scenario(), 30))
+
+
+@pytest.mark.parametrize(
+    "names", [["slow"] * (RECENT + 1), ["slow", *["unknown"] * signals.MOST_OUTSTANDING]], ids=["one table", "all"]
+)
+def test_a_table_that_does_not_answer_holds_back_others_for_a_minute(names: list[str]) -> None:
+    async def scenario() -> None:
+        clock = ManualClock()
+        controller = Controller("shop", clock)
+        for name in ("slow", "quick"):
+            controller.add(name)
+        log = Log([{"type": "pause", "data": {"data-collections": [name]}} for name in [*names, "quick"]])
+        reader = SignalReader(controller, ACTIONS, clock)
+        reading = asyncio.create_task(reader.read(log))
+        seconds = 0
+        while controller.tables["quick"].first is None:
+            await clock.wait_for_sleepers()
+            await asyncio.sleep(0)
+            clock.advance(1)
+            seconds += 1
+            await asyncio.sleep(0.001)
+        assert signals.HELD_SECONDS <= seconds < signals.HELD_SECONDS + len(names)
+        settle(controller.tables["quick"])
+        while controller.tables["slow"].first is not None:
+            settle(controller.tables["slow"])
+        while not log.finished or log.finished[-1] < len(names):
+            await clock.wait_for_sleepers()
+            clock.advance(1)
+            await asyncio.sleep(0.001)
+        answered = [each["id"] for each in controller.recent if each["type"] == "PAUSED"]
+        assert {f"_cdfd_signals.shop-{number}" for number in (0, len(names))} <= {*answered}
+        reading.cancel()
+        await asyncio.gather(reading, return_exceptions=True)
+        await reader.close()
 
     asyncio.run(asyncio.wait_for(scenario(), 30))
 
