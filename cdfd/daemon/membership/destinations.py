@@ -7,8 +7,10 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 
+from cdfd.config.discovery import Discovery
 from cdfd.config.settings import Settings
 from cdfd.daemon.http.status import Status
+from cdfd.daemon.membership.discovery import Folders
 from cdfd.daemon.membership.searching import Searching
 from cdfd.errors import CdfdError
 from cdfd.runtime.tasks import first_done
@@ -28,6 +30,11 @@ class Destinations:
     _open: dict[str, Searching] = field(default_factory=dict, init=False)
     _tasks: dict[str, asyncio.Task[None]] = field(default_factory=dict, init=False)
     _changed: asyncio.Event = field(default_factory=asyncio.Event, init=False)
+    _configuring: bool = field(default=False, init=False)
+
+    def awaits_tables(self) -> bool:
+        """Whether tables may come: a search finds them, or those that a new configuration changed have not come back yet."""
+        return self._configuring or bool(self.status.config.discoveries)
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -73,6 +80,16 @@ class Destinations:
             if name in self._open and (not name or old.sinks[name] == config.sinks[name])
         }
         folders = {name: await each.search(new[name].discoveries) for name, each in stay.items()}
+        self._configuring = True
+        try:
+            return await self._apply(config, stay, folders)
+        finally:
+            self._configuring = False
+
+    async def _apply(
+        self, config: Settings, stay: Mapping[str, Searching], folders: Mapping[str, Mapping[Discovery, Folders]]
+    ) -> tuple[Mapping[str, str], CdfdError | None]:
+        old, new = self.config, config.by_sink
         changes = {}
         for name in [name for name in self._open if name not in stay]:
             changes[name] = "removed"

@@ -176,7 +176,7 @@ class _Process:
             supervisor = Supervisor(
                 stop,
                 clock,
-                awaits_tables=lambda: bool(status.config.discoveries),
+                awaits_tables=lambda: destinations.awaits_tables(),
                 shares_tables=shares_tables,
                 failing=self.stopping.limit_end,
             )

@@ -24,7 +24,7 @@ from cdfd.daemon.membership.shard import Shard, owner
 from cdfd.daemon.supervision.supervisor import Supervisor
 from cdfd.deliver.monitor import Monitor
 from cdfd.deliver.requests import Request
-from cdfd.errors import StorageError
+from cdfd.errors import SinkError, StorageError
 from cdfd.runtime.file_events import FileEvents
 from cdfd.runtime.tasks import background
 from tests.support.manual_time import ManualClock, passing
@@ -49,7 +49,7 @@ class Daemon:
         self.clock = clock
         self.status = Status(config, clock, shard)
         self.controller = Controller("shop", clock)
-        self.supervisor = Supervisor(asyncio.Event(), clock)
+        self.supervisor = Supervisor(asyncio.Event(), clock, awaits_tables=lambda: self.destinations.awaits_tables())
         self.members = Members(config, self.supervisor, self.status, self.open, self.controller, shard)
         events = FileEvents()
         self.searching = Searching(self.members, self.status.searches, clock, events, SharedSearches(clock))
@@ -118,6 +118,50 @@ def test_tables_come_and_go_with_their_status_metrics_and_requests(tmp_path: Pat
             while daemon.table_names != ["a", "b", "c"]:
                 await asyncio.sleep(0)
 
+    asyncio.run(scenario())
+
+
+def test_an_error_of_one_table_ends_no_other_one_that_a_reload_changes(tmp_path: Path) -> None:
+    """The table that is changed leaves slowly. Meanwhile the other one fails again, as the only one that there is."""
+
+    class Slow(Loop):
+        async def run(self) -> None:
+            await super().run()
+            leaves.set()
+            await stays.wait()
+
+    class Broken(Loop):
+        async def run(self) -> None:
+            raise SinkError("broken")
+
+    async def scenario() -> None:
+        daemon = Daemon(tmp_path, "/bad", "/good")
+        daemon.open = open_loop  # type: ignore[method-assign]
+        daemon.members.open_loop = open_loop
+        async with daemon.running():
+            while daemon.supervisor._tables["bad"].failed is None:
+                await asyncio.sleep(0)
+            daemon.path.write_text(json.dumps({"tables": [{"uri": "/bad"}, {"uri": "/good", "columns": ["id"]}], **FILES}))
+            reload = asyncio.create_task(daemon.reloading.reload())
+            await leaves.wait()
+            attempts = opened.count("bad")
+            daemon.controller.tables["bad"].interrupt.set()
+            while opened.count("bad") == attempts:
+                await asyncio.sleep(0)
+            for _ in range(10):
+                await asyncio.sleep(0)
+            stays.set()
+            await reload
+            while opened.count("good") < 2:
+                await asyncio.sleep(0)
+
+    @asynccontextmanager
+    async def open_loop(table: Table, stop: asyncio.Event, monitor: Monitor) -> AsyncIterator[Loop]:
+        opened.append(table.name)
+        yield (Broken if table.name == "bad" else Slow)(stop)
+
+    opened = list[str]()
+    leaves, stays = asyncio.Event(), asyncio.Event()
     asyncio.run(scenario())
 
 
