@@ -18,7 +18,7 @@ from typing import Any, cast
 
 import pyarrow as pa
 
-from cdfd.delta.types.datatypes import ByName
+from cdfd.delta.types.datatypes import VOID, ByName
 from cdfd.delta.types.schema import (
     PHYSICAL_NAME,
     ArrayType,
@@ -151,7 +151,7 @@ class _FieldMatching:
                 key = self._type(old.key, new.key, f"{column}.key", is_replaced)
                 value = self._type(old.value, new.value, f"{column}.value", is_replaced)
                 return MapType(key, value, new.value_contains_null)
-            case _ if old == new or widens(old, new):
+            case _ if old in (new, VOID) or widens(old, new):
                 return new
         raise SchemaChangedError(
             f"column {column} has type {old!s:.200} at this version, and cannot be read as {new!s:.200}",

@@ -66,6 +66,20 @@ def reconciled(
     return pa.Table.from_batches(rows, reconciler.schema).drop_columns(reconciler.schema.names[-4:]).to_pylist()
 
 
+@pytest.mark.parametrize(
+    ("kind", "earlier", "file"),
+    [
+        (STRING, Primitive("void"), pa.nulls(1)),
+        (ArrayType(STRING), ArrayType(Primitive("void")), pa.array([[None]], pa.list_(pa.null()))),
+    ],
+)
+@pytest.mark.parametrize("mapping", ["none", "name"])
+def test_void_is_null_in_any_type(kind: DataType, earlier: DataType, file: Any, mapping: str) -> None:
+    """A writer had only nulls so far."""
+    before, after = (table(col("a", each, "a", 1), mapping=mapping) for each in (earlier, kind))
+    assert reconciled(before, after, pa.table({"a": file})) == [{"a": file.to_pylist()[0]}]
+
+
 class TestWithoutMapping:
     def test_the_same_schema_costs_nothing(self) -> None:
         schema = table(col("a"))
