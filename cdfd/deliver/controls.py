@@ -192,8 +192,10 @@ class Controls:
             newest = (await self.table.log.header()).version
             if version > newest:
                 raise LogError(f"there is no version {version}; the newest is {newest}")
-            following = await position_after(self.table, version, position)
+            # Log clean-up may have removed entries that the loop has read, which is why an operator moves the table.
+            following = await position_after(self.table.with_own_log(), version, position)
             await self.sink.set_control(replace(self.sink.control, snapshot=None).remember(request.id), following)
+            self.table.log.history.restart()
         except FencedError:
             raise
         except CdfdError as error:

@@ -82,7 +82,7 @@ async def read_ledger(ledger: Ledger, app_id: str, *, needed: bool) -> tuple[Led
     """
     try:
         return await ledger.position(app_id), None
-    except (StorageError, LogError) as error:
+    except (StorageError, LogError, UnsupportedError) as error:
         error.within(table=ledger.uri)
         if needed:
             raise
@@ -95,7 +95,7 @@ def explain_gap() -> Iterator[None]:
     try:
         yield
     except GapError as error:
-        if "`cdfd progress reset`" not in (error.hint or ""):
+        if not error.retriable and "`cdfd progress reset`" not in (error.hint or ""):
             error.hint = (
                 "Log clean-up or data loss removed log entries: restore them, or `cdfd progress reset` to start over"
             )

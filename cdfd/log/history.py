@@ -88,7 +88,7 @@ class History:
             if not await self._anchors_hold(table_id):
                 return False
             if listed is not None and not await listed:
-                self._restart(self.anchors[max(self.anchors)])
+                self.restart(self.anchors[max(self.anchors)])
                 return False
         finally:
             if listed is not None:
@@ -111,14 +111,14 @@ class History:
                 versions = await self.versions()
                 if not versions:
                     raise deleted_error(table_id, self._table)
-                self._restart(None)
+                self.restart()
                 if versions[-1] < anchor.version:
                     await self._check_id(table_id, None)
                     raise truncated_error(versions[-1], anchor.version, self._table)
                 if versions[0] > anchor.version + 1:
                     raise gap_error(anchor.version + 1, versions[0], versions[-1], self._table)
                 if anchor.version in versions:
-                    self._restart(anchor)
+                    self.restart(anchor)
                 elif versions[0] < anchor.version or anchor.file is None or not await self._state_has_file(anchor.file):
                     await self._check_id(table_id, None)
                     raise GapError(
@@ -127,6 +127,7 @@ class History:
                         table=self._table,
                         version=anchor.version,
                         hint="If log clean-up removed it, restart cdfd: it continues with the table of that id",
+                        retriable=True,  # a log that is opened again has not read it
                     )
                 return False
             if fingerprint.digest != anchor.digest:
@@ -134,7 +135,7 @@ class History:
             if fingerprint.stat.identity != anchor.stat.identity:
                 if not self._rewritten:
                     self._rewritten = True
-                    self._restart(fingerprint)
+                    self.restart(fingerprint)
                     return False
                 # In some mounted stores a file has a new inode number at every stat, so only the bytes can be compared.
             else:
@@ -192,7 +193,7 @@ class History:
             raise replaced_error(version, self._table)
         return True
 
-    def _restart(self, anchor: EntryFingerprint | None) -> None:
+    def restart(self, anchor: EntryFingerprint | None = None) -> None:
         """Drop everything that was read so far, except for the new anchor."""
         self.anchors, self._latest = {} if anchor is None else {anchor.version: anchor}, None
         self.restarts += 1

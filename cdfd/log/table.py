@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing, closing, contextmanager, nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -118,6 +118,10 @@ class Table:
     def local(self) -> bool:
         """Whether its log is in a local folder, which no catalog names."""
         return isinstance(self.log.storage, LocalStorage)
+
+    def with_own_log(self) -> Table:
+        """The same table with a log that has read nothing yet, and has no history to verify."""
+        return replace(self, log=DeltaLog(self.log.storage, self.log.line_bytes))
 
     def stream(self, rows: RowOptions = AS_STORED, target: TableSchema | None = None) -> PlanStream:
         """Its plans, version by version, for rows with these options. `target` is as in `PlanStream`."""

@@ -10,7 +10,6 @@ from pyspark.sql.datasource import InputPartition
 
 from cdfd.deliver.splits import list_files, read_splits
 from cdfd.delta.paths import Prefixes
-from cdfd.log.log import DeltaLog
 from cdfd.log.table import Table
 from cdfd.plan.reconciliation import SchemaReconciler
 from cdfd.plan.shape.shape import AS_IT_IS
@@ -53,7 +52,7 @@ def open_table(options: SourceOptions) -> Table:
         options.path_prefixes,
         options.max_log_line,
     )
-    return replace(table, log=DeltaLog(table.log.storage, table.log.line_bytes))
+    return table.with_own_log()
 
 
 @lru_cache(maxsize=8)

@@ -6,8 +6,9 @@ import pytest
 
 from cdfd.deliver.monitor import Monitor
 from cdfd.deliver.recorder import Recorder
+from cdfd.deliver.resuming import read_ledger
 from cdfd.demo.writer import TableWriter
-from cdfd.errors import TableChangedError
+from cdfd.errors import TableChangedError, UnsupportedError
 from cdfd.log.log import DeltaLog
 from cdfd.sinks.base import Sink
 from cdfd.sinks.ledger.ledger import Ledger, app_id
@@ -118,6 +119,18 @@ async def test_a_ledger_of_an_earlier_cdfd_is_not_compared(make: Callable[[Stora
     assert actual is not None
     assert actual.version >= 2
     assert actual.digest == await DeltaLog(lake).digest(actual.version)
+
+
+async def test_a_log_that_cdfd_can_no_longer_write_matters_only_without_another_position(lake: Lake) -> None:
+    writer = await table(lake, VERSIONS, manual_clock())
+    features = {"minReaderVersion": 1, "minWriterVersion": 7, "writerFeatures": ["new"]}
+    await writer.commit("UPGRADE", [("protocol", features)])
+    ledger = SourceLedger(lake, manual_clock())
+    entry, unreadable = await read_ledger(ledger, ORDERS, needed=False)
+    assert entry is None
+    assert isinstance(unreadable, UnsupportedError)
+    with pytest.raises(UnsupportedError, match="cannot be written into the table"):
+        await read_ledger(ledger, ORDERS, needed=True)
 
 
 async def test_the_ledger_in_the_table_is_compared_too(lake: Lake) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 from cdfd.deliver.mailbox import Mailbox
 from cdfd.deliver.requests import Notification, Request
 from tests.support.feeding import MemoryPlace, Place, feed
-from tests.support.lake import Lake, manual_clock, run, table
+from tests.support.lake import Lake, checkpoint, entry_path, manual_clock, rows, run, table
 
 
 def request(action: Any, id: str, **fields: Any) -> Request:
@@ -53,6 +53,28 @@ def test_last_request_is_not_carried_out_again_in_the_same_daemon() -> None:
         await feed(lake, place, clock, until=3, start="earliest")
         answers, _ = await answer_all(lake, place, request("pause", "a"), request("pause", "a"))
         assert [each.refusal for each in answers] == [None, "duplicate"]
+
+    run(scenario())
+
+
+def test_a_paused_table_moves_over_entries_that_log_clean_up_removed() -> None:
+    async def scenario() -> None:
+        lake, place, clock = Lake(manual_clock()), MemoryPlace(), manual_clock()
+        writer = await table(lake, 4, clock)
+        await feed(lake, place, clock, until=2, start="earliest")
+        stop, mailbox = asyncio.Event(), Mailbox()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(feed(lake, place, clock, until=7, stop=stop, mailbox=mailbox))
+            while len(place.rows()) < 3:
+                await asyncio.sleep(0.01)
+            await mailbox.put(request("pause", "a"))
+            for version in range(4, 8):
+                await writer.insert(rows(version))
+            await checkpoint(lake, 6)
+            lake.forget(*map(entry_path, range(6)))
+            answers = [await mailbox.put(request("move", "b", version=6)), await mailbox.put(request("resume", "c"))]
+            assert [each.type for each in answers] == ["MOVED", "RESUMED"]
+        assert [row["id"] for row in place.rows()] == [1, 2, 3, 7]
 
     run(scenario())
 

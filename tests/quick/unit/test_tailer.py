@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from cdfd.deliver.resuming import explain_gap
 from cdfd.delta.commit import serialize
 from cdfd.demo.writer import TableWriter
 from cdfd.errors import GapError, LogError, TableChangedError
@@ -325,6 +326,22 @@ class TestGaps:
             await reader.after(GAP_CHECK_SECONDS)
             await writer.insert(rows(9))
             assert await reader.after(GAP_CHECK_SECONDS) == list(range(10))
+
+    async def test_log_clean_up_of_the_entry_read_last_is_none_for_another_reader(
+        self, clock: ManualClock, lake: Lake
+    ) -> None:
+        """The entry has no file that a checkpoint could have, so nothing shows that the log continues it."""
+        writer = await table(lake, 3, clock)
+        await writer.commit("COMMENT", [])
+        async with following(lake, clock) as reader:
+            await writer.insert(rows(4))
+            await checkpoint(lake, 4)
+            lake.forget(*map(entry_path, range(4)))
+            with pytest.raises(GapError, match=r"version 3, which cdfd has read.*restart cdfd") as caught:
+                await reader.after(GAP_CHECK_SECONDS)
+            assert caught.value.retriable
+            with pytest.raises(GapError, match="restart cdfd"), explain_gap():
+                raise caught.value
 
     async def test_versions_that_come_between_the_look_and_the_listing_are_none(self, clock: ManualClock) -> None:
         lake, other = Lake(clock), Lake(clock)
