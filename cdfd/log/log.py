@@ -29,7 +29,7 @@ from cdfd.log.entry_batches import ListedEntries
 from cdfd.log.entry_reader import CACHE_BYTES, CHUNK_BYTES, READ_AHEAD_ENTRIES, EntryReader
 from cdfd.log.history import History, unreadable_error
 from cdfd.log.log_files import log_path
-from cdfd.log.segment import Segment
+from cdfd.log.segment import Segment, SegmentBuilder
 from cdfd.storage.base import Stat, Storage
 
 logger = logging.getLogger("cdfd.tail")
@@ -75,7 +75,7 @@ class DeltaLog(EntryReader):
         """
         try:
             return await self.header(version - 1)
-        except GapError:
+        except (GapError, CheckpointError):
             # The oldest entry after log clean-up has no predecessor, but may have a checkpoint at its own version.
             header = await self.header(version)
         if await self.replaces_rows(version):
@@ -86,6 +86,33 @@ class DeltaLog(EntryReader):
                 hint=f"Log clean-up removed it: go on at version {version + 1} by `cdfd progress set`, or run `cdfd progress reset`",
             )
         return replace(header, version=version - 1)
+
+    async def earliest_state(self) -> int:
+        """The oldest version whose state can be read. The state before the oldest checkpoint is unknown if entries before it are gone.
+
+        Raises:
+            NotATableError: there is no entry.
+            UnsupportedError, LogError: see `header`.
+        """
+        oldest, damaged = await self.earliest_version(), set(self.damaged)
+        while oldest > 0:
+            builder = SegmentBuilder(None, damaged)
+            async with contextlib.aclosing(self.list_names()) as names:
+                async for name, stat in names:
+                    builder.take(name, stat)
+                    if builder.checkpoint is not None:
+                        break
+            if builder.checkpoint is None:
+                break
+            version = max(builder.checkpoint.version, oldest)
+            try:
+                await self.header(version)
+            except CheckpointError as error:
+                logger.warning("%s; a later one may be the oldest", error, extra={"table": self.storage.uri})
+                damaged.update(builder.checkpoint.files)
+            else:
+                return version
+        return oldest
 
     async def replaces_rows(self, version: int) -> bool:
         """Whether a version has metadata, and removes rows that may have been of another schema. False if its entry is gone."""

@@ -3,7 +3,6 @@
 import contextlib
 import re
 from collections.abc import Sequence
-from contextlib import aclosing
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
@@ -14,7 +13,6 @@ from cdfd.errors import ConfigError, GapError, LogError, NotFoundError, Within
 from cdfd.log.bounds import After, Bound, Start, parse_bound
 from cdfd.log.log import DeltaLog
 from cdfd.log.log_files import log_path
-from cdfd.log.segment import SegmentBuilder
 from cdfd.log.tailer import Tailer
 from cdfd.model.commit_time import SKEW_MS, file_time
 from cdfd.plan.row_options import RowOptions
@@ -114,7 +112,7 @@ async def start_version(log: DeltaLog, start: Start | Bound, now_ms: int | None 
     exclusive = isinstance(bound, After)
     match await _resolve(log, bound, now_ms):
         case "earliest":
-            first = await _earliest(log)
+            first = await log.earliest_state()
             if first > 0 and await log.replaces_rows(first):
                 with contextlib.suppress(GapError):
                     await log.header_before(first)
@@ -193,9 +191,9 @@ async def state_version(log: DeltaLog, version: Start | Bound | None) -> int | N
     """
     bound = None if version is None else parse_bound(version)
     if bound == "earliest":
-        return await _earliest(log)
+        return await log.earliest_state()
     until = await until_version(log, bound)
-    if until is not None and isinstance(bound, datetime | timedelta) and until < (oldest := await _earliest(log)):
+    if until is not None and isinstance(bound, datetime | timedelta) and until < (oldest := await log.earliest_state()):
         raise LogError(
             f"there is no version as old as {version!s:.100}; {await _describe(log, oldest, 'oldest')}",
             table=log.storage.uri,
@@ -291,20 +289,6 @@ async def _describe(log: DeltaLog, version: int, which: str) -> str:
     except OverflowError:  # Python has no times before the year 1 and after 9999
         moment = f"{milliseconds} ms since 1970"
     return f"the {which} is {version}, of {moment}"
-
-
-async def _earliest(log: DeltaLog) -> int:
-    """The oldest readable version. Entries before the oldest checkpoint do not count, because the state before them is unknown."""
-    oldest = await log.earliest_version()
-    if oldest == 0:
-        return 0
-    builder = SegmentBuilder(None, log.damaged)
-    async with aclosing(log.list_names()) as names:
-        async for name, stat in names:
-            builder.take(name, stat)
-            if builder.checkpoint is not None:
-                return max(builder.checkpoint.version, oldest)
-    return oldest
 
 
 async def _first_since(log: DeltaLog, wanted_ms: int) -> int:

@@ -100,6 +100,21 @@ async def test_damaged_checkpoint_is_named_if_nothing_replaces_it(damaged: Lake)
         assert (caught.value.table, caught.value.version, caught.value.path) == (damaged.uri, 4, NEWEST)
 
 
+async def test_earliest_is_the_first_checkpoint_that_can_be_read(clock: ManualClock, lake: Lake) -> None:
+    writer = await table(lake, 8, clock)
+    await checkpoint(lake, 4)
+    await checkpoint(lake, 6)
+    lake.replace(NEWEST, b"x" * 99)
+    lake.forget(*map(entry_path, range(4)))
+    place = MemoryPlace()
+    assert writer.version == 7
+    await feed(lake, place, clock, 7, start="earliest")
+    assert ids(place) == [("insert", 6, 6), ("insert", 7, 7)]
+    lake.forget(f"{paths.LOG}/{6:020d}.checkpoint.parquet")
+    with pytest.raises(CheckpointError, match="the checkpoint cannot be read"):
+        await feed(lake, MemoryPlace(), clock, 7, start="earliest")
+
+
 async def test_checkpoint_that_log_clean_up_removes_meanwhile_is_not_damaged(clock: ManualClock, lake: Lake) -> None:
     await table(lake, 6, clock)
     await checkpoint(lake, 4)
