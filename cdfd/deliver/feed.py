@@ -224,6 +224,9 @@ class Feed:
         assert delivered is not None
         partly = self._deliverer.partly_delivered
         newest = await self.tailer.check_table()
+        if delivered.phase == "stream":
+            # Entries without bytes at the end of the log are delivered, although their writers may have just created them.
+            newest = max(newest, delivered.version - 1)
         digest = await self.table.log.digest(newest)
         position = Position(delivered.table_id, newest, phase="snapshot", digest=digest)
         if delivered.version >= newest and (delivered.phase == "snapshot" or delivered.part > 0 or partly):

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from cdfd.delta.types.schema import TableSchema, from_arrow
-from cdfd.errors import SinkError
 from cdfd.model.control import Control
 from cdfd.model.position import Position
 from cdfd.model.version import Version

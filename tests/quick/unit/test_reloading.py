@@ -141,26 +141,28 @@ def test_an_error_of_one_table_ends_no_other_one_that_a_reload_changes(tmp_path:
         async with daemon.running():
             while daemon.supervisor._tables["bad"].failed is None:
                 await asyncio.sleep(0)
-            daemon.path.write_text(json.dumps({"tables": [{"uri": "/bad"}, {"uri": "/good", "columns": ["id"]}], **FILES}))
+            daemon.path.write_text(
+                json.dumps({"tables": [{"uri": "/bad"}, {"uri": "/good", "columns": ["id"]}], **FILES})
+            )
             reload = asyncio.create_task(daemon.reloading.reload())
             await leaves.wait()
-            attempts = opened.count("bad")
+            attempts = loops.count("bad")
             daemon.controller.tables["bad"].interrupt.set()
-            while opened.count("bad") == attempts:
+            while loops.count("bad") == attempts:
                 await asyncio.sleep(0)
             for _ in range(10):
                 await asyncio.sleep(0)
             stays.set()
             await reload
-            while opened.count("good") < 2:
+            while loops.count("good") < 2:
                 await asyncio.sleep(0)
 
     @asynccontextmanager
     async def open_loop(table: Table, stop: asyncio.Event, monitor: Monitor) -> AsyncIterator[Loop]:
-        opened.append(table.name)
+        loops.append(table.name)
         yield (Broken if table.name == "bad" else Slow)(stop)
 
-    opened = list[str]()
+    loops = list[str]()
     leaves, stays = asyncio.Event(), asyncio.Event()
     asyncio.run(scenario())
 

@@ -327,7 +327,7 @@ async def test_a_request_cannot_move_a_target_back(tmp_path: Path) -> None:
     await deliver(sink, 0, batch(n=[0]), following=4)
     await sink.set_control(EMPTY, at(4))
     await sink.set_control(EMPTY, at(6))
-    with pytest.raises(SinkError, match="the target is at version 6 of table .* and cannot go back"):
+    with pytest.raises(SinkError, match=r"the target is at version 6 of table .* and cannot go back"):
         await sink.set_control(EMPTY, at(5))
     with pytest.raises(SinkError, match="cannot take rows of table other"):
         await sink.set_control(EMPTY, replace(at(7), table_id="other"))

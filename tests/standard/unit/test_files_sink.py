@@ -604,7 +604,7 @@ async def test_a_request_cannot_move_a_folder_back(tmp_path: Path) -> None:
     await delivery.commit(at(4))
     await sink.set_control(EMPTY, at(4))
     await sink.set_control(EMPTY, at(6))
-    with pytest.raises(SinkError, match="the folder is at version 6 of table .* and cannot go back"):
+    with pytest.raises(SinkError, match=r"the folder is at version 6 of table .* and cannot go back"):
         await sink.set_control(EMPTY, at(5))
     with pytest.raises(SinkError, match="cannot take rows of table other"):
         await sink.set_control(EMPTY, replace(at(7), table_id="other"))
