@@ -64,14 +64,10 @@ class Target:
             rows: the options of the rows, but for their columns.
 
         Raises:
-            ConfigError: a column is missing, is named twice, or has another type than in the given schema.
+            ConfigError: a column is missing, is named twice, or has another type than in the given schema, or all columns are requested
+                and one has the name of a change column.
         """
-        taken = [name for name in schema.names if name.lower() in CHANGE_FIELDS]
-        if taken:
-            raise ConfigError(
-                f"the table has a column {taken[0]!r:.200}, which is also the name of a change column",
-                hint="Rename it in the table",
-            )
+        schema = _without_change_columns(schema, refused=columns is None and user_schema is None)
         # As delta-spark does: few sinks of Spark take columns without a type.
         typed = {child.name for child in without_void(schema.struct)}
         schema = schema.select([name for name in schema.names if name in typed]) if typed else schema
@@ -111,6 +107,24 @@ class Target:
     def ordered(self) -> bool:
         """Whether ordinals of rows are requested, or needed: they tell the filter which images are those of one update."""
         return CHANGE_ORDINAL in self.names or self.rows.shape.where is not None
+
+
+def _without_change_columns(schema: TableSchema, *, refused: bool) -> TableSchema:
+    """A table's schema without its own columns of such names. Where they are requested, these are the change columns.
+
+    Raises:
+        ConfigError: there are such columns, and they are `refused`.
+    """
+    own = [name for name in schema.names if name.lower() not in CHANGE_FIELDS]
+    if len(own) == len(schema.names):
+        return schema
+    if refused or not own:
+        taken = ", ".join(name for name in schema.names if name not in own)
+        raise ConfigError(
+            f"the table has columns with the names of change columns: {taken:.200}",
+            hint="Leave them out with `columns`, or rename them in the table",
+        )
+    return schema.select(own)
 
 
 def _spell(schema: TableSchema, columns: tuple[Chosen, ...]) -> tuple[Chosen, ...]:

@@ -176,9 +176,23 @@ def test_a_schema_that_is_given() -> None:
 
 
 def test_a_table_with_a_column_of_ours() -> None:
-    schema = TableSchema(StructType((StructField("_Commit_Version", Primitive("long")),)))
-    with pytest.raises(ConfigError, match="the table has a column '_Commit_Version'"):
+    names = ("id", "_Commit_Version")
+    schema = TableSchema(StructType(tuple(StructField(name, Primitive("string")) for name in names)))
+    refusal = "names of change columns: _Commit_Version.*Leave them out with `columns`"
+    with pytest.raises(ConfigError, match=refusal):
         Target.of(schema, 3)
+    with pytest.raises(ConfigError, match=refusal):
+        Target.of(schema.select(["_Commit_Version"]), 3, chosen("_commit_version"))
+    rows = spark.StructType().add("id", "string").add("_commit_version", "long")
+    for target in (
+        Target.of(schema, 3, chosen("id", "_commit_version")),
+        Target.of(schema, 3, None, rows),
+        Target.of(schema, 3, chosen("id"), rows),
+    ):
+        assert (target.schema.names, target.names) == (("id",), ("id", "_commit_version"))
+        assert target.spark_schema == rows
+    with pytest.raises(ConfigError, match="there is no column '_Commit_Version'"):
+        Target.of(schema, 3, chosen("id"), None, RowOptions(shape=shape_of("_Commit_Version = 'a'")))
 
 
 @pytest.mark.parametrize("of_user", [False, True])

@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from deltalake import write_deltalake
 
 pytest.importorskip("pyspark")
 
@@ -544,3 +545,21 @@ def test_another_table_is_no_replacement(tmp_path: Path) -> None:
         reader.partitions(offset, offset)
         with pytest.raises(TableChangedError, match="its id was T and is U now"):
             reader.latestOffset()
+
+
+def test_columns_with_the_names_of_change_columns_are_left_out(tmp_path: Path) -> None:
+    """They change nothing about the stream, whether the table has them at its start or later."""
+    path = str(tmp_path)
+    rows = pa.table({"id": [1, 2], "_change_type": ["a", "b"]})
+    write_deltalake(path, rows)
+    with reading(path, startingVersion=0, columns="id") as reader:
+        start, middle = reader.initialOffset(), reader.latestOffset()
+        actual = rows_between(reader, start, middle)
+        write_deltalake(path, rows, mode="append")
+        write_deltalake(path, rows.append_column("_commit_version", rows["id"]), mode="append", schema_mode="merge")
+        end = reader.latestOffset()
+        assert end["version"] == 3
+        actual += rows_between(reader, middle, end)
+    read = cdfd.changes(path, columns=["id"]).read_all().to_pylist()
+    assert actual == [(row["_commit_version"], row["_change_ordinal"], row["_change_type"], row["id"]) for row in read]
+    assert len(actual) == 6

@@ -4,7 +4,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
@@ -175,6 +177,28 @@ class TestColumns:
     def test_of_another_type(self, spark: SparkSession, orders: Table) -> None:
         with pytest.raises(PySparkException, match="column 'id' is bigint, but the requested schema has string"):
             spark.read.format("cdfd").schema("id STRING").load(orders).collect()
+
+    def test_without_those_that_have_the_names_of_change_columns(self, spark: SparkSession, tmp_path: Path) -> None:
+        table = str(tmp_path)
+        for kind, version in (("a", "x"), ("b", "y")):
+            rows = pa.table({"id": [1, 2], "_change_type": [kind] * 2, "_commit_version": [version] * 2})
+            write_deltalake(table, rows, mode="append", partition_by=["_commit_version"])
+        wanted, names = of_python(table, columns=["id"]), ["id", "_change_type", "_commit_version", CHANGE_ORDINAL]
+        assert len(wanted) == 4
+        schema = "id BIGINT, _change_type STRING, _commit_version BIGINT, _change_ordinal BIGINT"
+        options = {"columns": "id"}
+        for frame in (
+            ours(spark, table, columns="id"),
+            ours(spark, table, columns=",".join(names)),
+            spark.read.format("cdfd").schema(schema).load(table),
+            cdfd.spark.changes(spark, table, options=options, ordinals=True, reader="spark"),
+            cdfd.spark.changes(spark, table, options=options, ordinals=True, reader="cdfd"),
+        ):
+            assert of_spark(frame) == wanted
+        of_ids = spark.read.format("cdfd").schema("id BIGINT").load(table)
+        assert sorted(row.id for row in of_ids.collect()) == [1, 1, 2, 2]
+        with pytest.raises(PySparkException, match="Leave them out with `columns`"):
+            ours(spark, table)
 
 
 class TestErrors:
