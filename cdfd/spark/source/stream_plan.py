@@ -290,7 +290,7 @@ class StreamPlanner:
         target, schema = self.target.schema, version.plan.schema
         if version.plan.version <= self.target.version or schema == target:
             return None
-        change = compare(target, schema if self.target.whole else schema.present(target.names))
+        change = compare(target, schema if self.target.whole else self.target.rows.shape.select(schema))
         return change if change.added or not change.additive else None
 
 

@@ -563,3 +563,14 @@ def test_columns_with_the_names_of_change_columns_are_left_out(tmp_path: Path) -
     read = cdfd.changes(path, columns=["id"]).read_all().to_pylist()
     assert actual == [(row["_commit_version"], row["_change_ordinal"], row["_change_type"], row["id"]) for row in read]
     assert len(actual) == 6
+
+
+def test_a_stream_of_change_columns_alone_has_newer_versions(tmp_path: Path) -> None:
+    path = table(tmp_path, 2)
+    with reading(path, startingVersion=0, columns="_commit_version") as reader:
+        middle = reader.latestOffset()
+        reader.partitions(reader.initialOffset(), middle)
+        insert(path, 1, lake.rows(7))
+        end = reader.latestOffset()
+        (partition,) = reader.partitions(middle, end)
+        assert [batch.to_pylist() for batch in reader.read(partition)] == [[{"_commit_version": 2}]]
