@@ -48,7 +48,7 @@ class _Function:
                 names[expression.key()] = _value(expression.value())
             else:
                 places.append(_value(expression))
-        if not 1 <= len(places) <= _MOST or places[0] is None:
+        if not 1 <= len(places) <= _MOST or not isinstance(places[0], str):
             raise ConfigError(f"{NAME} takes a table and at most two versions without names", hint=_HINT)
         ordinals = names.pop("ordinals", False)
         if not isinstance(ordinals, bool):

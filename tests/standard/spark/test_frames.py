@@ -277,6 +277,8 @@ class TestTableFunction:
         [
             ("", "takes a table"),
             ("NULL, 1", "takes a table"),
+            ("5, 1", "takes a table"),
+            ("true", "takes a table"),
             ("'{table}', 1, 2, 3", "takes a table"),
             ("'{table}', 1.5", "not decimal"),
             ("'{table}', rand()", "takes constants"),
