@@ -59,6 +59,10 @@ class Hooked(Sink):
     def control(self) -> Control:
         return self.sink.control
 
+    @property
+    def needs_snapshot(self) -> str | None:
+        return self.sink.needs_snapshot
+
     async def set_control(self, control: Control, to: Position | None = None) -> None:
         self.hook("control", control)
         await self.sink.set_control(control, to)

@@ -29,6 +29,7 @@ from cdfd.errors import (
     SinkError,
     TableChangedError,
 )
+from cdfd.log.log import DeltaLog
 from cdfd.model.position import Position
 from cdfd.plan import refining
 from cdfd.plan.row_options import RowOptions
@@ -36,6 +37,7 @@ from cdfd.plan.shape.chosen import Chosen
 from cdfd.plan.shape.masks import Mask
 from cdfd.plan.shape.parser import parse_filter
 from cdfd.plan.shape.shape import Shape
+from cdfd.sinks.base import Sink
 from tests.support.feeding import Crash, DeltaPlace, FilesPlace, MemoryPlace, Place, feed, ids, position
 from tests.support.lake import BEGINNING, Lake, checkpoint, entry_path, manual_clock, rows, table
 from tests.support.manual_time import ManualClock
@@ -388,6 +390,29 @@ class TestMissingFiles:
             await feed(lake, place, clock, 7, on_missing_file="snapshot")
             assert ids(place)[-1] == ("insert", 7, 7)
         assert ["starting again from a snapshot" in record.message for record in caplog.records] == [True]
+
+    async def test_snapshot_that_a_sink_needs_behind_entries_without_bytes(
+        self, clock: ManualClock, lake: Lake
+    ) -> None:
+        """They are delivered, although the newest state counts them as unfinished."""
+
+        class Reshaped(MemorySink):
+            @property
+            def needs_snapshot(self) -> str | None:
+                return None if self.delivered[-1].batches else "it has another shape"
+
+        class Reshapes(MemoryPlace):
+            async def open(self) -> Sink:
+                return Reshaped(self.delivered)
+
+        place = Reshapes()
+        await table(lake, 2, clock)
+        for version in (2, 3):
+            await lake.put(entry_path(version), b"")
+        delivery = await (await place.open()).begin(Position("T", 0))
+        await delivery.commit(Position("T", 4, digest=await DeltaLog(lake).digest(3)))
+        await feed(lake, place, clock, 3)
+        assert ids(place) == [("insert", 3, 1)]
 
     async def test_resnapshot_of_the_version_whose_changes_are_gone(
         self, place: Place, clock: ManualClock, lake: Lake
