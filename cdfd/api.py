@@ -97,8 +97,9 @@ def changes(
     Raises:
         CdfdError: from this call or while reading; it names table, version and file.
     """
+    _check_flags(drop_unchanged=drop_unchanged, net=net, string_views=string_views)
     shape = shape_of(where, columns, mask, exclude_change_types)
-    rows = RowOptions(changes, refine, _names(key) or (), shape, drop_unchanged)
+    rows = RowOptions(changes, refine, _names(key), shape, drop_unchanged)
     table = Table.open(uri, storage_options, allowed_roots, path_prefixes=path_prefixes, max_log_line=max_log_line)
     schema, batches = read_range(table, rows, start, end, net=net)
     return _reader(schema, batches, string_views)
@@ -194,6 +195,7 @@ def snapshot(
     Raises:
         CdfdError: from this call or while reading; it names table, version and file.
     """
+    _check_flags(string_views=string_views)
     shape = shape_of(where, columns, mask, exclude_change_types)
     rows = RowOptions(shape=shape)
     table = Table.open(uri, storage_options, allowed_roots, path_prefixes=path_prefixes, max_log_line=max_log_line)
@@ -253,8 +255,9 @@ async def follow(
     """
     if not isinstance(poll_interval, int | float) or not 0 < poll_interval < math.inf:
         raise ConfigError(f"poll_interval is {poll_interval!r:.100}", hint="Give a number of seconds above 0")
+    _check_flags(drop_unchanged=drop_unchanged)
     shape = shape_of(where, columns, mask, exclude_change_types)
-    rows = RowOptions(changes, refine, _names(key) or (), shape, drop_unchanged)
+    rows = RowOptions(changes, refine, _names(key), shape, drop_unchanged)
     table = Table.open(uri, storage_options, allowed_roots, path_prefixes=path_prefixes, max_log_line=max_log_line)
     stream = table.stream(rows)
     execution = Execution(table.files, rows, whole=shape.columns is None)
@@ -277,12 +280,19 @@ def _reader(schema: pa.Schema, batches: Iterator[pa.RecordBatch], string_views: 
     return pa.RecordBatchReader.from_batches(schema, batches)
 
 
-def _names(columns: Sequence[str] | str | None) -> tuple[str, ...] | None:
-    if columns is None or isinstance(columns, str):
-        return None if columns is None else (columns,)
-    names = tuple(columns) if isinstance(columns, Iterable) else (columns,)
+def _check_flags(**flags: object) -> None:
+    # Any text would count as true, also "false".
+    for name, value in flags.items():
+        if not isinstance(value, bool):
+            raise ConfigError(f"{name} is {value!r:.100}", hint="Give True or False")
+
+
+def _names(key: Sequence[str] | str | None) -> tuple[str, ...]:
+    if key is None or isinstance(key, str):
+        return () if key is None else (key,)
+    names = tuple(key) if isinstance(key, Iterable) else (key,)
     if not all(isinstance(name, str) for name in names):
-        raise ConfigError(f"columns is {columns!r:.100}", hint='Give names, such as ["id", "amount"]')
+        raise ConfigError(f"key is {key!r:.100}", hint='Give names, such as ["id", "amount"]')
     return names
 
 

@@ -83,14 +83,17 @@ class Table:
         if max_log_line is not None and (not isinstance(max_log_line, int) or max_log_line < 1):
             raise ConfigError(f"max_log_line is {max_log_line!r:.100}", hint="Give a number of bytes, 1 at least")
         # An empty text, as of a variable that is not set, is no place.
-        allowed = tuple(_absolute(_text(root)) for root in roots if root != "")
+        allowed = tuple(_absolute(_text(root, "a root of allowed_roots")) for root in roots if root != "")
         places_of: object = path_prefixes or {}
         if not isinstance(places_of, Mapping) or not all(isinstance(prefix, str) and prefix for prefix in places_of):
             raise ConfigError(
                 f"path_prefixes is {path_prefixes!r:.100}",
                 hint='Give a mapping such as {"dbfs:/mnt/lake": "s3://lake"}',
             )
-        prefixes = tuple((prefix, _absolute(_text(place))) for prefix, place in places_of.items())
+        prefixes = tuple(
+            (prefix, _absolute(_text(place, f"path_prefixes for {prefix!r:.100}")))
+            for prefix, place in places_of.items()
+        )
         places = (_text(uri), *allowed, *(place for _, place in prefixes))
         if storage_options and all(map(is_local, places)):
             name = next(iter(storage_options))
@@ -184,10 +187,10 @@ class Table:
                     own_pace.leave()
 
 
-def _text(uri: object) -> str:
+def _text(uri: object, named: str = "the location of a table") -> str:
     text = os.fspath(uri) if isinstance(uri, os.PathLike) else uri
     if not isinstance(text, str):
-        raise ConfigError(f"the location of a table is {text!r:.100}", hint="Give a path, or a URI as text")
+        raise ConfigError(f"{named} is {text!r:.100}", hint="Give a path, or a URI as text")
     return text
 
 

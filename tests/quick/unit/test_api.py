@@ -171,6 +171,7 @@ class TestChanges:
                 {"max_log_line": 0},
                 {"mask": {7: "nullify"}},
                 {"exclude_change_types": 7},
+                {"path_prefixes": {"a": 5}},
             ],
         ],
     )
@@ -187,6 +188,13 @@ class TestChanges:
         if "changes" not in options:
             with pytest.raises(ConfigError):
                 cdfd.snapshot(**arguments)
+
+    @pytest.mark.parametrize("name", ["drop_unchanged", "net", "string_views", "key", "path_prefixes"])
+    def test_the_argument_of_another_type_is_named(self, writer: TableWriter, name: str) -> None:
+        value = {"key": 5, "path_prefixes": {"a": 5}}.get(name, "false")
+        with pytest.raises(ConfigError, match=rf"^{name} (for 'a' )?is ('false'|5)") as caught:
+            cdfd.changes(uri(writer), **{name: value})  # type: ignore[arg-type]
+        assert "Give " in str(caught.value.hint)
 
     def test_a_constant_is_that_of_versions_without_the_column_too(self, writer: TableWriter) -> None:
         async def grow() -> None:
