@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -17,6 +18,8 @@ def __getattr__(name: str) -> Any:
         import cdfd.api
 
         return getattr(cdfd.api, name)
+    if name in ("errors", "trevni"):  # `import cdfd` is enough for `except cdfd.errors.CdfdError`
+        return import_module(f"{__name__}.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

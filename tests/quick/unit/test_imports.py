@@ -41,6 +41,12 @@ def test_a_daemon_imports_no_http_that_it_does_not_use() -> None:
     assert {"aiohttp", "urllib3", "pyarrow.fs", "pyarrow.parquet"}.isdisjoint(imported.stdout.split())
 
 
+def test_the_package_alone_has_errors_and_trevni() -> None:
+    script = "import cdfd; print(cdfd.errors.CdfdError.__name__, cdfd.trevni.TrevniError.__name__)"
+    imported = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True, text=True, timeout=60)
+    assert imported.stdout == "CdfdError TrevniError\n"
+
+
 def test_a_folder_has_at_most_twenty_modules(imports: grimp.ImportGraph) -> None:
     """You read all names of a folder to find a module. Folders within it do not count."""
     names = Counter(module.rpartition(".")[0] for module in imports.modules if not imports.find_children(module))
