@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+
+# People write `AS` as in SQL. The last one separates.
+_RENAMED = re.compile(r"(.*) as (.*)", re.DOTALL | re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +34,8 @@ class Chosen:
     def parse(cls, text: str) -> Chosen:
         """`amount`, or `amount as value`."""
         text = text.strip()
-        name, separator, alias = text.rpartition(" as ")
-        return cls(name.strip(), alias.strip()) if separator else cls(text)
+        renamed = _RENAMED.fullmatch(text)
+        return cls(renamed[1].strip(), renamed[2].strip()) if renamed else cls(text)
 
     @classmethod
     def of(cls, entry: object) -> Chosen | None:
