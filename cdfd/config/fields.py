@@ -21,6 +21,7 @@ from pydantic import (
 from cdfd.config import values
 from cdfd.config.values import Secret, UserName
 from cdfd.runtime.registry import Registry
+from cdfd.storage.home import HOME_HINT, NOT_EXPANDED, begins_at_home
 
 AS_TEXT = PlainSerializer(str, return_type=str)
 
@@ -30,6 +31,8 @@ FOLDER = "folder"
 
 def in_folder(place: str, info: ValidationInfo) -> str:
     """A relative path, joined to the folder of the context. URIs, absolute paths, and all paths without a folder are unchanged."""
+    if begins_at_home(place):
+        raise ValueError(f"{NOT_EXPANDED}: {HOME_HINT}")
     folder = (info.context or {}).get(FOLDER)
     if folder is None or os.path.isabs(place) or re.match(r"[A-Za-z][A-Za-z0-9+.-]*:/", place):
         return place

@@ -27,6 +27,7 @@ from cdfd.runtime.clock import SystemClock
 from cdfd.scan.execute import Execution
 from cdfd.sinks.files.formats import JsonLines
 from cdfd.sinks.files.sink import FilesSink
+from cdfd.storage.home import check_home
 
 ORDERS = pa.schema(
     [("order_id", pa.int64()), ("customer", pa.string()), ("amount", pa.decimal128(10, 2)), ("status", pa.string())]
@@ -58,8 +59,10 @@ def place_of(where: str | None) -> Iterator[tuple[str, Path]]:
 
     Raises:
         StorageError: the folder cannot be created.
+        ConfigError: the path begins with `~`.
     """
     if where is not None and "://" not in where:
+        check_home(where)
         try:
             Path(where).mkdir(parents=True, exist_ok=True)
         except OSError as error:

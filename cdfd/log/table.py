@@ -23,6 +23,7 @@ from cdfd.runtime.clock import Clock, SystemClock
 from cdfd.runtime.file_events import FileEvents
 from cdfd.scan.table_files import TableFiles
 from cdfd.storage.base import NamedTable
+from cdfd.storage.home import check_home
 from cdfd.storage.local import LocalStorage
 from cdfd.storage.location import is_local, open_table
 
@@ -195,7 +196,8 @@ def _text(uri: object, named: str = "the location of a table") -> str:
 
 
 def _absolute(place: str) -> str:
-    """A URI, or a path that is absolute as those in a log are."""
+    """A URI, or a path that is absolute as those in a log are. `ConfigError` for one that begins with `~`."""
+    check_home(place)
     return place if ":" in place else os.path.abspath(place)
 
 

@@ -9,6 +9,7 @@ from cdfd.errors import ConfigError, UnsupportedError
 from cdfd.runtime.registry import STORES
 from cdfd.storage import credentials
 from cdfd.storage.base import Storage
+from cdfd.storage.home import check_home
 from cdfd.storage.local import LocalStorage
 
 Options = Mapping[str, object]
@@ -21,12 +22,13 @@ def open_storage(uri: str, options: Options | None = None) -> Storage:
     """The store whose root is `uri`: a plain path, or a URI with a known scheme. It accesses nothing yet.
 
     `options` are those of the scheme (`storage.<scheme>` of the configuration). `UnsupportedError` for an unknown scheme, `ConfigError` for a
-    malformed URI.
+    malformed URI, and for a path that begins with `~`.
     """
     if not uri:
         raise ConfigError("the location of a table is empty", hint="Give a path or a URI such as file:///data/orders")
     matched = _URI.match(uri)
     if matched is None:
+        check_home(uri)
         return LocalStorage(uri)
     scheme = (matched[1] or matched[2]).lower()
     if not scheme.startswith("s3") and credentials.in_address(uri):  # S3 has a more specific error

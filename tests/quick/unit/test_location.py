@@ -3,6 +3,10 @@ from pathlib import Path
 
 import pytest
 
+import cdfd
+from cdfd.config.parser import parse
+from cdfd.config.problems import ConfigProblems
+from cdfd.demo import show
 from cdfd.errors import ConfigError, PathError, UnsupportedError
 from cdfd.storage.local import LocalStorage
 from cdfd.storage.location import open_storage
@@ -60,6 +64,28 @@ def test_credentials_are_refused_and_not_shown(uri: str) -> None:
 def test_malformed_uri_is_refused(uri: str) -> None:
     with pytest.raises(ConfigError):
         open_storage(uri)
+
+
+@pytest.mark.parametrize("path", ["~", "~/", "~/orders"])
+def test_home_is_not_expanded(path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for work in (open_storage, cdfd.changes, show.run):
+        with pytest.raises(ConfigError, match="`~` is not expanded"):
+            work(path)
+    with pytest.raises(ConfigError, match="`~` is not expanded"):
+        cdfd.changes(tmp_path, allowed_roots=[path])
+    for setting in (
+        f"tables: [{{uri: '{path}'}}]\nsink: {{kind: files, path: o}}",
+        f"sink: {{kind: files, path: '{path}'}}",
+    ):
+        with pytest.raises(ConfigProblems, match="`~` is not expanded"):
+            parse(f"pipeline: p\n{setting}", {}, "c.yaml", str(tmp_path))
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_with_the_name_of_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert open_storage("./~/orders").root == str(tmp_path / "~" / "orders")  # type: ignore[attr-defined]
 
 
 def test_path_with_a_zero_byte_is_refused() -> None:
