@@ -61,9 +61,9 @@ class CdfdError(Exception):
     def places(self) -> list[str]:
         """The known places, from the table inwards."""
         places = [
-            f"table {_short(self.table, _PLACE)}" if self.table is not None else "",
+            f"table {one_line(self.table, _PLACE)}" if self.table is not None else "",
             f"version {self.version}" if self.version is not None else "",
-            f"file {_short(self.path, _PLACE)}" if self.path is not None else "",
+            f"file {one_line(self.path, _PLACE)}" if self.path is not None else "",
         ]
         return [place for place in places if place]
 
@@ -73,7 +73,7 @@ class CdfdError(Exception):
 
 
 def _short(text: str, longest: int) -> str:
-    """Text on one line without runs of spaces. A part may have any length, so it is cut first."""
+    """Prose on one line without runs of spaces, which places keep. A part may have any length, so it is cut first."""
     return one_line(" ".join(shorten(text, longest).split()), longest)
 
 
@@ -152,7 +152,7 @@ class TrevniError(DataError):
     def places(self) -> list[str]:
         """The known places, from the table inwards."""
         inside = [
-            f"column {_short(self.column, _PLACE)}" if self.column is not None else "",
+            f"column {one_line(self.column, _PLACE)}" if self.column is not None else "",
             f"block {self.block}" if self.block is not None else "",
             f"byte {self.offset}" if self.offset is not None else "",
         ]

@@ -19,7 +19,7 @@ from cdfd.config.problems import ConfigProblems, Problem
 from cdfd.daemon.http.history import History
 from cdfd.daemon.http.overview import details, overview
 from cdfd.daemon.http.status import Status
-from cdfd.errors import CdfdError, LogError, StorageError
+from cdfd.errors import CdfdError, LogError, StorageError, TrevniError
 from cdfd.escaping import LONGEST_LINE, as_json, for_terminal, one_line, quoted, shorten
 from cdfd.runtime import logs
 from tests.support.manual_time import ManualClock
@@ -150,6 +150,11 @@ def test_the_page_and_the_status(text: str) -> None:
     for shown_by_page in (overview(status, history), details(table_monitor(status, "orders"), history)):
         assert all(each.isprintable() for each in strings(shown_by_page))
         assert len(as_json(shown_by_page)) < 100_000
+
+
+def test_errors_name_places_as_they_are() -> None:
+    error = TrevniError("it  is\ndamaged", table="a  b", path="c\n d ", hint="mend\n it").at(column=" e\tf")
+    assert str(error) == r"it is damaged (table a  b, file c\n d , column  e\tf). mend it"
 
 
 @settings(deadline=None)
