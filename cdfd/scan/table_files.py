@@ -28,7 +28,8 @@ READ_ERRORS = (CdfdError, *ERRORS_OF_FILES)
 """The same, with those of cdfd."""
 
 MISSING_HINT = "VACUUM may have removed it: start from a newer version or a snapshot"
-LIVE_HINT = "The version still needs it, so the table is damaged: restore the file"
+LIVE_HINT = "VACUUM removes files of older versions: choose a newer one. If this is the newest, the table is damaged: restore the file"
+"""For live rows. A reader of a version does not know the newest one, and to ask for it here could fail."""
 
 
 @dataclass(frozen=True, slots=True)
