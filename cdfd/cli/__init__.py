@@ -21,16 +21,26 @@ from cdfd.cli.parameters import (
     GlobalOptions,
     Group,
     choose_allocator,
-    drop_output,
-    write,
 )
 from cdfd.cli.progress import progress
 from cdfd.cli.trevni import trevni
-from cdfd.errors import CdfdError, NotATableError
+from cdfd.errors import CdfdError, NotATableError, StorageError
+from cdfd.runtime.output import NAME, drop_output, write
 
 
 class _Commands(Group):
     """The commands. A closed pipe ends them without an error, and exit codes are ours instead of Typer's."""
+
+    def make_context(self, *args: Any, **extra: Any) -> Any:
+        try:
+            return super().make_context(*args, **extra)  # options such as --version write here
+        except BrokenPipeError:
+            drop_output()
+            raise typer.Exit(0) from None
+        except OSError as error:  # of Typer's own --show-completion and --install-completion
+            if error.filename is None:
+                drop_output()
+            raise StorageError(f"cannot write: {error.strerror or error}", path=error.filename or NAME) from error
 
     def invoke(self, ctx: Any) -> Any:
         try:

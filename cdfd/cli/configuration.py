@@ -6,8 +6,9 @@ from typing import Annotated
 
 import typer
 
-from cdfd.cli.parameters import Group, write
+from cdfd.cli.parameters import Group
 from cdfd.errors import ConfigError
+from cdfd.runtime.output import write
 
 configuration = typer.Typer(
     cls=Group, help="Describe the configuration file.", no_args_is_help=True, rich_markup_mode=None

@@ -9,7 +9,8 @@ from urllib.parse import quote
 
 import typer
 
-from cdfd.cli.parameters import AS_JSON, NAME, SINK, Group, write
+from cdfd.cli.parameters import AS_JSON, NAME, SINK, Group
+from cdfd.runtime.output import write
 
 ctl = typer.Typer(cls=Group, help="Send a request to the running daemon.", no_args_is_help=True, rich_markup_mode=None)
 

@@ -1,7 +1,5 @@
-"""Shared by all commands: global options, common parameters and output."""
+"""Shared by all commands: global options and common parameters."""
 
-import os
-import sys
 from copy import copy
 from functools import partial
 from pathlib import Path
@@ -10,8 +8,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from cdfd.errors import StorageError
-from cdfd.escaping import for_terminal
+from cdfd.runtime.output import write
 
 
 class GlobalOptions:
@@ -79,25 +76,6 @@ def _show_help(ctx: Any, _: Any, value: bool) -> None:
 def _usage(argument: Any, _: Any) -> list[str]:
     text = argument.metavar + "..." * (argument.nargs == -1)
     return [text if argument.required else f"[{text}]"]
-
-
-def write(text: str) -> None:
-    """Write to standard output and flush it, so that an error is reported here and not when Python exits."""
-    if sys.stdout is None:
-        raise StorageError("standard output is closed")
-    try:
-        sys.stdout.write(for_terminal(text) if sys.stdout.isatty() else text)
-        sys.stdout.flush()
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        drop_output()
-        raise StorageError(f"cannot write: {error.strerror or error}", path="standard output") from error
-
-
-def drop_output() -> None:
-    """Redirect standard output to the null device, because Python flushes it at exit."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 TABLE = Annotated[str, typer.Argument(metavar="TABLE", help="Path or URI of a Delta table.")]

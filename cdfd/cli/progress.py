@@ -4,7 +4,8 @@ from typing import Annotated
 
 import typer
 
-from cdfd.cli.parameters import AS_JSON, CONFIG, NAME, SINK, Group, write
+from cdfd.cli.parameters import AS_JSON, CONFIG, NAME, SINK, Group
+from cdfd.runtime.output import write
 
 progress = typer.Typer(
     cls=Group, help="Show and set the positions of tables.", no_args_is_help=True, rich_markup_mode=None

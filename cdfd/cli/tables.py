@@ -16,9 +16,9 @@ from cdfd.cli.parameters import (
     choose_allocator,
     column_names,
     parse_pairs,
-    write,
 )
 from cdfd.errors import ConfigError
+from cdfd.runtime.output import write
 
 
 def tail(

@@ -4,7 +4,8 @@ from typing import Annotated
 
 import typer
 
-from cdfd.cli.parameters import AS_JSON, Group, column_names, write
+from cdfd.cli.parameters import AS_JSON, Group, column_names
+from cdfd.runtime.output import write
 
 trevni = typer.Typer(cls=Group, help="Show and convert Trevni files.", no_args_is_help=True, rich_markup_mode=None)
 FILE = Annotated[str, typer.Argument(metavar="FILE", help="Path or URI of a Trevni file.")]

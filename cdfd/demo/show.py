@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import json
 import statistics
-import sys
 import tempfile
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
@@ -24,6 +23,7 @@ from cdfd.log.table import Table
 from cdfd.model.columns import CHANGE_TYPE
 from cdfd.model.position import Position
 from cdfd.runtime.clock import SystemClock
+from cdfd.runtime.output import write
 from cdfd.scan.execute import Execution
 from cdfd.sinks.files.formats import JsonLines
 from cdfd.sinks.files.sink import FilesSink
@@ -215,5 +215,4 @@ class _Deliveries(Monitor):
 
 def say(line: str) -> None:
     """Print a line."""
-    sys.stdout.write(f"{line}\n")
-    sys.stdout.flush()
+    write(f"{line}\n")

@@ -527,6 +527,19 @@ class TestAround:
         assert (done.returncode, done.stderr) == (0, "")
         assert f"_CDFD_COMPLETE=complete_{shell}" in done.stdout
 
+    @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="a device of Linux")
+    @pytest.mark.parametrize("arguments", [["demo"], ["--version"], ["--show-completion", "bash"]])
+    def test_output_without_space_or_reader(self, arguments: list[str]) -> None:
+        named = os.environ | {"_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
+        reader, writer = os.pipe()
+        os.close(reader)
+        told = "cdfd: cannot write: No space left on device (file standard output)\n"
+        for out, expected in ((os.open("/dev/full", os.O_WRONLY), (1, told)), (writer, (0, ""))):
+            command = [*CDFD, *arguments]
+            done = subprocess.run(command, stdout=out, stderr=subprocess.PIPE, text=True, timeout=WITHIN, env=named)
+            os.close(out)
+            assert (done.returncode, done.stderr) == expected
+
     def test_what_is_completed(self) -> None:
         asked = {"_CDFD_COMPLETE": "complete_bash", "COMP_WORDS": "cdfd tail t --f", "COMP_CWORD": "3"}
         done = subprocess.run(CDFD, capture_output=True, text=True, timeout=WITHIN, env=os.environ | asked)
