@@ -357,10 +357,10 @@ class Connector(OwnTopics, ABC):
             snapshot: whether they are live rows.
 
         Raises:
-            UnsupportedError: the sink has no records.
+            ConfigError: the sink has no records.
             CdfdError: the rows cannot be encoded.
         """
-        raise UnsupportedError("this sink has no records", hint="`cdfd tail` prints rows")
+        raise ConfigError("this sink has no records", hint="`cdfd tail` prints rows")
 
     async def move(self, table: Table, to: Position | None) -> None:
         """Set a table's position; None: as if nothing was ever delivered. By default a position can only move forward.

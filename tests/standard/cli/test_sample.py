@@ -122,7 +122,7 @@ def test_a_table_that_is_not_configured(table: Path) -> None:
 def test_a_sink_without_records(table: Path) -> None:
     path = table / "config.yaml"
     path.write_text("pipeline: shop\ntables: [{uri: orders}]\nsink: {kind: files, path: out}\n")
-    with pytest.raises(UnsupportedError, match="no records"):
+    with pytest.raises(ConfigError, match="no records"):
         run(path, "orders")
 
 
