@@ -152,7 +152,10 @@ _TRANSIENT = frozenset(
         *(errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ENETDOWN, errno.ENETUNREACH, errno.ENETRESET),
     }
 )
+_READ_PERMISSION = "Check that the user cdfd runs as may read there"
 _PERMISSION = "Check that the user cdfd runs as may read and write there"
+_READING = frozenset({"read", "open", "list", "stat"})
+"""The verbs of what only reads."""
 _HINTS = {
     errno.EACCES: _PERMISSION,
     errno.EPERM: f"{_PERMISSION}, and that the file system has hard links",
@@ -177,6 +180,8 @@ _HINTS = {
 def explain(error: OSError, doing: str, path: str, kind: type[E]) -> E:
     """An `OSError` for users, as an error of cdfd: the system's message, a hint, and whether the error is transient."""
     hint = None if error.errno is None else _HINTS.get(error.errno)
+    if error.errno in (errno.EACCES, errno.EPERM) and doing.partition(" ")[0] in _READING:
+        hint = _READ_PERMISSION
     what = f"cannot {doing}: {error.strerror or error}"
     return kind(what, path=path, hint=hint, retriable=error.errno in _TRANSIENT)
 

@@ -456,7 +456,12 @@ def test_file_without_permission_names_the_user(tmp_path: Path) -> None:
     (tmp_path / "secret").chmod(0)
     with unprivileged(), pytest.raises(StorageError, match="Permission denied") as caught:
         asyncio.run(LocalStorage(tmp_path).read("secret"))
-    assert "user cdfd runs as" in (caught.value.hint or "")
+    assert caught.value.hint == "Check that the user cdfd runs as may read there"
+
+
+def test_writing_needs_more_permissions_than_reading() -> None:
+    told = explain(PermissionError(errno.EACCES, "no"), "write", "x", StorageError)
+    assert told.hint == "Check that the user cdfd runs as may read and write there"
 
 
 @pytest.mark.parametrize(
