@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import os
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from typing import cast
@@ -277,7 +278,16 @@ def _reader(schema: pa.Schema, batches: Iterator[pa.RecordBatch], string_views: 
     if string_views:
         schema = pa.schema([field.with_type(type_with_views(field.type)) for field in schema])
         batches = (batch.cast(schema) for batch in batches)
-    return pa.RecordBatchReader.from_batches(schema, batches)
+    return pa.RecordBatchReader.from_batches(schema, _in_one_process(batches))
+
+
+def _in_one_process(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The batches. To read on in a fork is an error: it would wait for threads that it does not have."""
+    process = os.getpid()
+    for batch in batches:
+        yield batch
+        if os.getpid() != process:
+            raise ConfigError("this reader belongs to another process", hint="Open a new one in each process")
 
 
 def _check_flags(**flags: object) -> None:

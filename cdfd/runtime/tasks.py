@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import threading
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Iterator
@@ -162,6 +163,7 @@ class LoopThread:
     """
 
     def __init__(self, *, local: bool = False) -> None:
+        self._process = os.getpid()
         self._loop = _OneThreadLoop() if local else asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="cdfd-log", daemon=True)
         self._thread.start()
@@ -183,7 +185,9 @@ class LoopThread:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stop the thread, and the worker threads of its loop."""
+        """Stop the thread, and the worker threads of its loop. A fork has none of them."""
+        if os.getpid() != self._process:
+            return
         self.run(self._loop.shutdown_asyncgens())
         self.run(self._loop.shutdown_default_executor())
         self._loop.call_soon_threadsafe(self._loop.stop)

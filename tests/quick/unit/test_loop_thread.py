@@ -1,6 +1,8 @@
 """The event loop of blocking functions: in one thread for local files, with worker threads for others."""
 
 import asyncio
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -20,6 +22,32 @@ def thread_name() -> str:
 def test_the_loop_of_local_files_runs_blocking_functions(local: bool, runs_itself: bool) -> None:
     with LoopThread(local=local) as loop:
         assert (loop.run(asyncio.to_thread(thread_name)) == "cdfd-log") is runs_itself
+
+
+IN_A_FORK = """
+import os, sys, cdfd
+reader = cdfd.changes(sys.argv[1])
+reader.read_next_batch()
+if (child := os.fork()) == 0:
+    try:
+        reader.read_all()
+    except cdfd.errors.ConfigError as error:
+        print(error)
+    sys.exit()
+assert os.waitpid(child, 0)[1] == 0
+print(reader.read_all().num_rows)
+"""
+
+
+def test_a_reader_that_is_half_read_belongs_to_its_process(tmp_path: Path) -> None:
+    for _ in range(3):
+        write_deltalake(tmp_path, pa.table({"id": range(100_000)}), mode="append")
+    command = [sys.executable, "-W", "ignore", "-c", IN_A_FORK, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, check=True, text=True, timeout=60)
+    told, count = done.stdout.splitlines()
+    assert told == "this reader belongs to another process. Open a new one in each process"
+    assert 0 < int(count) < 300_000
+    assert not done.stderr
 
 
 class PanicError(BaseException):
