@@ -336,7 +336,10 @@ def open_output(path: Path | None, existing: Existing) -> Iterator[BinaryIO]:
             yield sys.stdout.buffer
         else:
             # Rows may be confidential, so a new file is for this user only.
-            with open(path, "ab", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+            with (
+                _removing_empty(path),
+                open(path, "ab", opener=lambda name, flags: os.open(name, flags, 0o600)) as file,
+            ):
                 if existing == "refuse" and _holds_something(file):
                     raise ConfigError(
                         "the output file already exists", path=str(path), hint="Give --append or --overwrite"
@@ -346,6 +349,19 @@ def open_output(path: Path | None, existing: Existing) -> Iterator[BinaryIO]:
         raise
     except OSError as error:
         raise StorageError(f"cannot write: {error.strerror or error}", path=str(path or "standard output")) from error
+
+
+@contextlib.contextmanager
+def _removing_empty(path: Path) -> Iterator[None]:
+    """After an error, remove a file that the block has created, and that has nothing: it would be no Trevni file."""
+    existed = os.path.lexists(path)
+    try:
+        yield
+    except BaseException:
+        with contextlib.suppress(OSError):
+            if not existed and path.stat().st_size == 0:
+                path.unlink()
+        raise
 
 
 def _holds_something(file: BinaryIO) -> bool:

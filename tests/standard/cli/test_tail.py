@@ -51,6 +51,15 @@ class TestTail:
         assert "ssn" in json.loads(ended.out)
         assert "no column 'tax_id'" in one_line(cdfd("tail", str(tmp_path), "--until", "1", "--columns", "tax_id"), 2)
 
+    @pytest.mark.parametrize("form", ["trevni", "flat"])
+    def test_an_error_leaves_no_empty_file(self, form: str, tmp_path: Path) -> None:
+        for name, there in (("new", False), ("there", True)):
+            place = tmp_path / name
+            if there:
+                place.touch()
+            one_line(cdfd("tail", tmp_path / "none", "--until", "now", "--format", form, "-o", place), 1)
+            assert place.exists() is there
+
     def test_an_empty_trevni_file_has_the_columns_of_its_range(self, tmp_path: Path) -> None:
         run(renamed_table(LocalStorage(tmp_path), SystemClock()))
         place = tmp_path / "empty.trv"
