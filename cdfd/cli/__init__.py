@@ -3,6 +3,8 @@
 import gc
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from io import TextIOWrapper
 from types import TracebackType
 from typing import Annotated, Any, Literal
@@ -28,15 +30,25 @@ from cdfd.errors import CdfdError, NotATableError, StorageError
 from cdfd.runtime.output import NAME, drop_output, write
 
 
+@contextmanager
+def _own_ends() -> Iterator[None]:
+    try:
+        yield
+    except BrokenPipeError:
+        drop_output()
+        raise typer.Exit(0) from None
+    except typer.BadParameter as error:
+        error.message = error.message.removeprefix("Value error, ")  # of pydantic, which Typer uses
+        raise
+
+
 class _Commands(Group):
     """The commands. A closed pipe ends them without an error, and exit codes are ours instead of Typer's."""
 
     def make_context(self, *args: Any, **extra: Any) -> Any:
         try:
-            return super().make_context(*args, **extra)  # options such as --version write here
-        except BrokenPipeError:
-            drop_output()
-            raise typer.Exit(0) from None
+            with _own_ends():
+                return super().make_context(*args, **extra)  # options such as --version write here
         except OSError as error:  # of Typer's own --show-completion and --install-completion
             if error.filename is None:
                 drop_output()
@@ -44,15 +56,13 @@ class _Commands(Group):
 
     def invoke(self, ctx: Any) -> Any:
         try:
-            result = super().invoke(ctx)
-            if sys.stdout is not None:  # a command may write to a file only
-                write("")
-        except BrokenPipeError:
-            drop_output()
-            raise typer.Exit(0) from None
+            with _own_ends():
+                result = super().invoke(ctx)
+                if sys.stdout is not None:  # a command may write to a file only
+                    write("")
+                return result
         except KeyboardInterrupt:
             raise typer.Exit(130) from None
-        return result
 
 
 _IMPORTING = 50_000

@@ -84,7 +84,7 @@ def mask_of(column: str, entry: object) -> Mask:
             or not {"method"} <= entry.keys() <= keys
             or {"hmac_key", "hmac_key_file"} <= entry.keys()
         ):
-            raise ConfigError("it has another form than a mask", hint=_MASK_HINT)
+            raise ConfigError("it is not a mask", hint=_MASK_HINT)
         value, length, key = entry.get("value"), entry.get("length"), entry.get("hmac_key")
         if "hmac_key_file" in entry:
             try:
@@ -135,7 +135,7 @@ def mask_settings(text: str) -> Any:
     if method != "truncate":
         return {"method": method, _ARGUMENTS[method]: argument}
     if not (argument.strip().isascii() and argument.strip().isdigit() and len(argument) < 10):
-        raise ConfigError("the length is not a number", hint=_MASK_HINT)
+        raise ConfigError("the length is not a whole number from 0 to 999999999", hint=_MASK_HINT)
     return {"method": method, "length": int(argument)}
 
 

@@ -195,7 +195,7 @@ async def state_version(log: DeltaLog, version: Start | Bound | None) -> int | N
     until = await until_version(log, bound)
     if until is not None and isinstance(bound, datetime | timedelta) and until < (oldest := await log.earliest_state()):
         raise LogError(
-            f"there is no version as old as {version!s:.100}; {await _describe(log, oldest, 'oldest')}",
+            f"the log has no version from {version!s:.100} or before; {await _describe(log, oldest, 'oldest')}",
             table=log.storage.uri,
             hint=f"Ask for version {oldest}, or a later time",
         )

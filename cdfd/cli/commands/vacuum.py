@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from cdfd import escaping as plain
+from cdfd.cli.commands.counts import counted
 from cdfd.config.values import seconds
 from cdfd.errors import ConfigError
 from cdfd.log.table import Table
@@ -44,11 +45,12 @@ def run(
     if not number:
         summary = f"nothing to remove, with a retention of {hours}"
     else:
-        count = f"{number} file{'' if number == 1 else 's'} of {files.bytes} bytes"
+        count = f"{counted(number, 'file')} of {counted(files.bytes, 'byte')}"
         if delete:
             summary = f"removed {count}"
         else:
-            summary = f"{count}: no version of the last {hours} needs {'it' if number == 1 else 'them'}. To remove, use --delete"
+            them = "it" if number == 1 else "them"
+            summary = f"{count}: no version of the last {hours} needs {them}. To remove {them}, use --delete"
     return "".join(f"{line}\n" for line in [*lines, summary])
 
 
@@ -56,8 +58,10 @@ async def _run(uri: str, retention: str | None, *, delete: bool, unsafe: bool) -
     table = Table.open(uri)
     try:
         retention_ms = None if retention is None else int(seconds(retention) * 1000)
-    except ValueError as error:
-        raise ConfigError(f"--retention {retention!r:.80}: {error}", hint="Such as 7d or 12h") from None
+    except ValueError:
+        raise ConfigError(
+            f"--retention {retention!r:.80} is not a duration", hint="Write one such as 7d or 12h"
+        ) from None
     files = await removable(table.log, SystemClock().now_ms(), retention_ms, unsafe=unsafe)
     if delete:
         await remove(table.log.storage, files.files)

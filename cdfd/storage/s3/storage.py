@@ -255,7 +255,7 @@ def open_s3(uri: str, options: Mapping[str, object]) -> S3Storage:
         # The URI may have credentials, so it is not shown.
         hint = (
             "Write s3://bucket/folder; a bucket's name has at least two letters, digits, `.`, `_` or `-`, "
-            "and credentials belong into the environment or `storage.s3`"
+            "and credentials belong in the environment or `storage.s3`"
         )
         raise ConfigError("an S3 URI names no valid bucket", hint=hint)
     prefix = matched[2].strip("/")

@@ -315,7 +315,7 @@ class TestSnapshot:
 
     @pytest.mark.parametrize("version", ["2020-01-01", date(2020, 1, 1), 1_577_836_800_000, "2000 days ago"])
     def test_one_older_than_the_table(self, writer: TableWriter, version: Start) -> None:
-        with pytest.raises(LogError, match=r"no version as old as .*; the oldest is 0, of 20\d\d-.*Z") as caught:
+        with pytest.raises(LogError, match=r"no version from .* or before; the oldest is 0, of 20\d\d-.*Z") as caught:
             cdfd.snapshot(uri(writer), version)
         assert caught.value.table == uri(writer)
 

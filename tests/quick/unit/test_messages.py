@@ -8,9 +8,10 @@ import pyarrow as pa
 import pytest
 
 import cdfd
-from cdfd.cli.commands import ctl, inspect
+from cdfd.cli.commands import ctl, inspect, trevni, trevni_convert
 from cdfd.config.parser import parse
 from cdfd.config.problems import ConfigProblems
+from cdfd.config.shapes import mask_of
 from cdfd.delta import checkpoint as checkpoints
 from cdfd.errors import CdfdError, ConfigError, GapError, LogError, MissingFileError, TableChangedError
 from cdfd.log import history
@@ -65,6 +66,23 @@ async def test_daemon_names_its_option(clock: ManualClock, lake: Lake) -> None:
     lake.forget(*writer._files)
     with pytest.raises(MissingFileError, match="or set `on_missing_file`"):
         await feed(lake, MemoryPlace(), clock, 1, start="earliest")
+
+
+@pytest.mark.parametrize(("count", "told"), [(1, "1 row"), (1234, "1,234 rows")])
+def test_rows_and_columns_of_a_trevni_file_are_counted(tmp_path: Path, count: int, told: str) -> None:
+    lines, file = tmp_path / "rows.jsonl", tmp_path / "rows.trv"
+    lines.write_text('{"id": 1}\n' * count)
+    assert trevni_convert.run(str(lines), str(file)) == f"{told} written to {file}\n"
+    assert trevni.stats(str(file), as_json=False).startswith(f"{told}, 1 physical column, codec snappy")
+
+
+@pytest.mark.parametrize(
+    ("mask", "told"),
+    [(7, "it is not a mask"), ("truncate:-1", "the length is not a whole number from 0 to 999999999")],
+)
+def test_masks_that_are_none(mask: object, told: str) -> None:
+    with pytest.raises(ConfigError, match=f"mask of column 'ssn': {told}"):
+        mask_of("ssn", mask)
 
 
 def test_checkpoint_without_its_entries(tmp_path: Path) -> None:

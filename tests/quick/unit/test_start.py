@@ -303,7 +303,7 @@ class TestTimestamps:
     def test_a_state_older_than_the_table(self, five: Lake) -> None:
         oldest = re.escape(moment(0).isoformat(timespec="milliseconds").replace("+00:00", "Z"))
         for wanted in ("2020-01-01", date(2020, 1, 1), moment(-1)):
-            with pytest.raises(LogError, match=rf"no version as old as 20.*; the oldest is 0, of {oldest}"):
+            with pytest.raises(LogError, match=rf"no version from 20.* or before; the oldest is 0, of {oldest}"):
                 run(state_version(DeltaLog(five), wanted))
         assert run(state_version(DeltaLog(five), moment(0))) == 0
         assert run(state_version(DeltaLog(five), "-1")) == 4

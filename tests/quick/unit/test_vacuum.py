@@ -183,8 +183,17 @@ class TestRetention:
         assert removable(tmp_path, retention="2d") == []
         assert len(removable(tmp_path, retention="3h")) == 1
 
+    @pytest.mark.parametrize(("count", "told"), [(1, "1 file of 1,000 bytes"), (2, "2 files of 2,000 bytes")])
+    def test_summary(self, tmp_path: Path, count: int, told: str) -> None:
+        write_deltalake(tmp_path, pa.table({"n": [1]}))
+        for number in range(count):
+            (tmp_path / f"orphan-{number}.parquet").write_bytes(bytes(1000))
+        summary = run(str(tmp_path), retention="0s", unsafe=True).splitlines()[-1]
+        them = "it" if count == 1 else "them"
+        assert summary == f"{told}: no version of the last 0 hours needs {them}. To remove {them}, use --delete"
+
     @pytest.mark.parametrize("text", ["7", "-1d", "soon"])
     def test_retention_that_is_no_duration_is_refused(self, tmp_path: Path, text: str) -> None:
         write_deltalake(tmp_path, pa.table({"n": [1]}))
-        with pytest.raises(ConfigError, match="--retention"):
+        with pytest.raises(ConfigError, match=r"--retention .* is not a duration. Write one such as 7d or 12h"):
             run(str(tmp_path), retention=text)

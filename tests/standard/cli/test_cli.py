@@ -540,6 +540,12 @@ class TestAround:
             os.close(out)
             assert (done.returncode, done.stderr) == expected
 
+    def test_a_value_that_is_none_of_the_choices(self) -> None:
+        for option, arguments in (("--format", ["tail", "t"]), ("--log-format", [])):
+            ended = cdfd(*arguments, option, "xml")
+            assert ended.code == 2
+            assert f"Invalid value for '{option}': 'xml' is not" in ended.err
+
     def test_what_is_completed(self) -> None:
         asked = {"_CDFD_COMPLETE": "complete_bash", "COMP_WORDS": "cdfd tail t --f", "COMP_CWORD": "3"}
         done = subprocess.run(CDFD, capture_output=True, text=True, timeout=WITHIN, env=os.environ | asked)

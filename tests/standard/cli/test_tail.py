@@ -234,7 +234,11 @@ class TestTail:
             [
                 (["--from", "soon"], 2, "'soon' is neither a version, nor a timestamp"),
                 (["--until", "-7"], 1, "there is no version -7: the newest is 5, of 20"),
-                (["--until", "2000-01-01", "--snapshot"], 1, "no version as old as 2000-01-01; the oldest is 0, of 20"),
+                (
+                    ["--until", "2000-01-01", "--snapshot"],
+                    1,
+                    "no version from 2000-01-01 or before; the oldest is 0, of 20",
+                ),
                 (["--until", "9", "--snapshot"], 1, "there is no version 9 yet; the newest is 5, of 20"),
                 (["--from", "6", "--until", "now", "--snapshot"], 1, "at a version up to 5"),
                 (["--from", "after 5", "--snapshot"], 1, "there is no version 6 yet; the newest is 5, of 20"),
