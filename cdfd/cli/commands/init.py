@@ -5,7 +5,7 @@ import json
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from shlex import quote
 
@@ -16,9 +16,16 @@ from cdfd.delta.protocol import cdf_enabled, row_tracking_enabled
 from cdfd.errors import ConfigError, StorageError, Within
 from cdfd.escaping import one_line
 from cdfd.log.table import Table
+from cdfd.storage.base import root_of
+from cdfd.storage.home import check_home
 
 _KEY_PROPERTY = "cdfd.key"
 _PLAIN = re.compile(r"[A-Za-z0-9./_][A-Za-z0-9./_:@*+-]*(?<!:)")
+_PARSERS: Mapping[str, Callable[[object], object]] = {
+    "kafka": values.servers,
+    "files": values.folder,
+    "delta": values.uri,
+}
 _WORDS = frozenset({"null", "~", "true", "false", "yes", "no", "on", "off"})
 
 
@@ -32,16 +39,20 @@ def run(tables: Sequence[str], sink: tuple[str, str], output: Path) -> str:
 
     Raises:
         CdfdError: a table cannot be read, or its settings would be invalid. Nothing is written.
-        ConfigError: the file exists.
+        ConfigError: the file exists, the place of the sink is none, or a table is named twice.
     """
     kind, place = sink
     if not place:
         raise ConfigError(f"--{kind} is empty", hint="Name a folder; with --kafka, a broker")
     if os.path.lexists(output):
         raise ConfigError("the file already exists", path=str(output), hint="Choose another with -o FILE")
-    headers = []
+    _check_place(kind, place)
+    headers, roots = [], set[str]()
     for uri in tables:
         table = Table.open(uri)
+        if (root := root_of(table.log.storage)) in roots:
+            raise ConfigError("the same table is named twice", table=uri, hint="Name each table once")
+        roots.add(root)
         with Within(table.uri):
             headers.append(asyncio.run(table.log.header()))
     folder = os.path.dirname(os.path.abspath(output))
@@ -54,6 +65,15 @@ def run(tables: Sequence[str], sink: tuple[str, str], output: Path) -> str:
         raise StorageError(f"cannot write: {error.strerror or error}", path=str(output)) from error
     name = quote(str(output))
     return f"Wrote {one_line(name)}. Next:\n\n  cdfd check -c {name}\n  cdfd run -c {name}\n"
+
+
+def _check_place(kind: str, place: str) -> None:
+    # Otherwise the error would name a line of a file that is never written.
+    check_home(place)
+    try:
+        _PARSERS[kind](place)
+    except ValueError as error:
+        raise ConfigError(f"--{kind}: {error}") from None
 
 
 def _lines(

@@ -107,7 +107,14 @@ def test_topics_of_tables_of_one_name_have_the_prefix(tmp_path: Path) -> None:
     ("arguments", "code", "text"),
     [
         (["missing"], 1, "not a Delta table: the path does not exist"),
-        (["orders", "--kafka", "nowhere"], 2, "sink.bootstrap_servers: expected host:port"),
+        (
+            ["orders", "--kafka", "nowhere"],
+            2,
+            "cdfd: --kafka: expected host:port, or several with commas between them\n",
+        ),
+        (["orders", "--files", "s3://x/y"], 2, "cdfd: --files: expected the path of a folder\n"),
+        (["orders", "--delta", "~/x"], 2, "cdfd: `~` is not expanded (file ~/x). "),
+        (["orders", "./orders/"], 2, "cdfd: the same table is named twice (table ./orders/). Name each table once\n"),
         (["orders", "--kafka", "a:1", "--files", "out"], 2, "--kafka and --files exclude each other"),
         (["orders", "--files", "orders/out"], 2, "is in the folder of tables[0]"),
         (["orders", "-o", "no/where.yaml"], 1, "cannot write: No such file or directory"),
