@@ -188,6 +188,7 @@ class TestRetention:
         write_deltalake(tmp_path, pa.table({"n": [1]}))
         for number in range(count):
             (tmp_path / f"orphan-{number}.parquet").write_bytes(bytes(1000))
+        ages(tmp_path, 1)
         summary = run(str(tmp_path), retention="0s", unsafe=True).splitlines()[-1]
         them = "it" if count == 1 else "them"
         assert summary == f"{told}: no version of the last 0 hours needs {them}. To remove {them}, use --delete"
