@@ -9,7 +9,6 @@ from cdfd.delta.types.schema_change import SchemaChange, compare
 from cdfd.errors import ConfigError, SchemaChangedError
 from cdfd.log.history import replaced_error, truncated_error
 from cdfd.log.listing import LiveListing
-from cdfd.log.log import DeltaLog
 from cdfd.log.start import start_position
 from cdfd.log.stream import PlanStream
 from cdfd.log.table import Table
@@ -64,9 +63,7 @@ class StreamPlanner:
 
     def __post_init__(self) -> None:
         # Its own log: read-ahead and history of the table's log are those of the micro-batches.
-        self._pending = PendingBytes(
-            DeltaLog(self.table.log.storage, self.table.log.line_bytes), self.options.rows.changes
-        )
+        self._pending = PendingBytes(self.table.with_own_log().log, self.options.rows.changes)
 
     def close(self) -> None:
         """Release the tailer."""
