@@ -32,6 +32,7 @@ from cdfd.runtime.output import NAME, drop_output, write
 
 @contextmanager
 def _own_ends() -> Iterator[None]:
+    """End a block without an error if its pipe is closed, and leave pydantic's prefix out of messages about parameters."""
     try:
         yield
     except BrokenPipeError:

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Literal, Self
 
-from cdfd.cli.commands.counts import counted
+from cdfd.cli.commands.counts import quantity
 from cdfd.cli.commands.progress import table_of
 from cdfd.config import settings
 from cdfd.config.settings import Settings
@@ -271,7 +271,7 @@ class Backfill:
             return f"{job} are already published by the backfill {self._request.id}"
         total = sum(counts.rows.values())
         rows = ", ".join(f"{count:,} {name}" for name, count in sorted(counts.rows.items()) if count)
-        published = f"{counted(total, 'row')}{f' ({rows})' if rows else ''} in {self._seconds:.1f} s"
+        published = f"{quantity(total, 'row')}{f' ({rows})' if rows else ''} in {self._seconds:.1f} s"
         resumed = "" if self._resumed is None else f", resumed at {_position_text(self._resumed)}"
         if self.ended:
             return f"{job} are published to topic {self._table.topic}{resumed}: {published}"

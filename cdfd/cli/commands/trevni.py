@@ -17,7 +17,7 @@ import orjson
 import pyarrow as pa
 
 from cdfd.cli.commands.columns import align_columns
-from cdfd.cli.commands.counts import counted
+from cdfd.cli.commands.counts import quantity
 from cdfd.encode.json import LineEncoder
 from cdfd.errors import ConfigError, UnsupportedError
 from cdfd.escaping import one_line
@@ -166,7 +166,7 @@ def stats(file: str, *, as_json: bool) -> str:
     if as_json:
         return orjson.dumps({**whole, "physical_columns": columns}, option=orjson.OPT_INDENT_2).decode() + "\n"
     title = (
-        f"{counted(metadata.num_rows, 'row')}, {counted(metadata.num_columns, 'physical column')}, codec {whole['codec']}, "
+        f"{quantity(metadata.num_rows, 'row')}, {quantity(metadata.num_columns, 'physical column')}, codec {whole['codec']}, "
         f"checksum {whole['checksum']}, {whole['stored_bytes']:,} bytes stored of {whole['bytes']:,}\n"
     )
     header = ("column", "type", "codec", "checksum", "blocks", "bytes", "stored", "ratio")

@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 
 import pyarrow as pa
 
-from cdfd.cli.commands.counts import counted
+from cdfd.cli.commands.counts import quantity
 from cdfd.cli.commands.trevni import line_encoder
 from cdfd.errors import ConfigError, DataError, NotFoundError, StorageError
 from cdfd.runtime.progress_line import ProgressLine
@@ -57,7 +57,7 @@ def run(
             write(batch)
             count += batch.num_rows
             progress.count(None, batch.num_rows)
-    return f"{counted(count, 'row')} written to {target}\n"
+    return f"{quantity(count, 'row')} written to {target}\n"
 
 
 def _is_stored(target: str) -> bool:

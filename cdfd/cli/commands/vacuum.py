@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from cdfd import escaping as plain
-from cdfd.cli.commands.counts import counted
+from cdfd.cli.commands.counts import quantity
 from cdfd.config.values import seconds
 from cdfd.errors import ConfigError
 from cdfd.log.table import Table
@@ -45,7 +45,7 @@ def run(
     if not number:
         summary = f"nothing to remove, with a retention of {hours}"
     else:
-        count = f"{counted(number, 'file')} of {counted(files.bytes, 'byte')}"
+        count = f"{quantity(number, 'file')} of {quantity(files.bytes, 'byte')}"
         if delete:
             summary = f"removed {count}"
         else:
