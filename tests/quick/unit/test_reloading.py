@@ -136,7 +136,6 @@ def test_an_error_of_one_table_ends_no_other_one_that_a_reload_changes(tmp_path:
 
     async def scenario() -> None:
         daemon = Daemon(tmp_path, "/bad", "/good")
-        daemon.open = open_loop  # type: ignore[method-assign]
         daemon.members.open_loop = open_loop
         async with daemon.running():
             while daemon.supervisor._tables["bad"].failed is None:
