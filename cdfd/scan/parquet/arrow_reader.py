@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 
 from cdfd.errors import DataError
 from cdfd.scan.parquet import TEXT_HINT
+from cdfd.scan.parquet.hybrid_calendar import HybridCalendar
 
 FOOTER_ITEMS = 200_000
 """Items of a list in a footer, at most: row groups or columns."""
@@ -31,6 +32,7 @@ class ArrowReader:
         )
         self.metadata: pq.FileMetaData = self._file.metadata
         self.schema_arrow: pa.Schema = self._file.schema_arrow
+        self._calendar = HybridCalendar.of(self._value)
 
     def close(self) -> None:
         """Close the file."""
@@ -40,6 +42,22 @@ class ArrowReader:
         self, columns: Sequence[str], groups: Sequence[int] | None = None, *, rows: int, use_threads: bool = False
     ) -> Iterator[pa.RecordBatch]:
         """See `ParquetReader.batches`."""
+        if self._calendar is None:
+            return self._batches(columns, groups, rows, use_threads)
+        # pyarrow returns columns in the order in which they are asked for.
+        prefixes, schema = tuple(f"{name}." for name in columns), self._file.schema
+        leaves = [(leaf.path, leaf.physical_type) for leaf in map(schema.column, range(len(schema)))]
+        ordered = [path for path, _ in leaves if f"{path}.".startswith(prefixes)]
+        return self._calendar.convert(self._batches(ordered, groups, rows, use_threads), columns, leaves)
+
+    def _value(self, key: str) -> str | None:
+        """The value of a key in the footer."""
+        value = (self.metadata.metadata or {}).get(key.encode())
+        return None if value is None else value.decode()
+
+    def _batches(
+        self, columns: Sequence[str], groups: Sequence[int] | None, rows: int, use_threads: bool
+    ) -> Iterator[pa.RecordBatch]:
         wanted = list(range(self.metadata.num_row_groups) if groups is None else groups)
         expected = sum(self.metadata.row_group(group).num_rows for group in wanted)
         count = 0

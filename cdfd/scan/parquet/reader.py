@@ -18,6 +18,7 @@ import pyarrow as pa
 from cdfd.errors import CdfdError, DataError
 from cdfd.runtime import native
 from cdfd.scan.parquet import TEXT_HINT
+from cdfd.scan.parquet.hybrid_calendar import HybridCalendar
 from cdfd.scan.parquet.statistics import ChunkStatistics, Decode, decoder
 from cdfd.storage.descriptors import name_of
 
@@ -107,6 +108,7 @@ class ParquetReader:
         groups = [RowGroup(*counts) for counts in self._file.row_groups]
         self.metadata = Footer(groups, sum(group.num_rows for group in groups), len(groups))
         self.schema_arrow: pa.Schema = self._file.schema(self._dictionaries)
+        self._calendar = HybridCalendar.of(self._file.value)
 
     def batches(
         self, columns: Sequence[str], groups: Sequence[int] | None = None, *, rows: int, use_threads: bool = False
@@ -121,11 +123,13 @@ class ParquetReader:
 
         Raises:
             DataError: a row, page or dictionary that is too large.
+            UnsupportedError: a time in the hybrid calendar, of an unknown time zone.
             ValueError: the file is damaged, or has other rows than its footer says.
             OSError, StorageError: it cannot be read.
         """
         wanted = range(self.metadata.num_row_groups) if groups is None else groups
-        return read([(self._file, wanted)], columns, self._dictionaries, rows, THREADS if use_threads else 1)
+        batches = read([(self._file, wanted)], columns, self._dictionaries, rows, THREADS if use_threads else 1)
+        return in_gregorian_calendar(batches, self._calendar, columns, self._file)
 
     def selected_batches(
         self,
@@ -137,7 +141,8 @@ class ParquetReader:
         use_threads: bool = False,
     ) -> Iterator[pa.RecordBatch]:
         """Like `batches`, but only some rows: `runs` has how many rows are skipped, returned, skipped, and so on."""
-        return read([(self._file, groups)], columns, self._dictionaries, rows, THREADS if use_threads else 1, runs)
+        batches = read([(self._file, groups)], columns, self._dictionaries, rows, THREADS if use_threads else 1, runs)
+        return in_gregorian_calendar(batches, self._calendar, columns, self._file)
 
     def ranges(self, columns: Sequence[str], groups: Collection[int] | None = None) -> list[tuple[int, int, int]]:
         """Where columns are in the file: row group, start and end in bytes. `groups` are row groups, None all."""
@@ -155,8 +160,12 @@ class ParquetReader:
             groups = self._file.statistics(list(kinds))
         except ValueError:
             return []
+        types, calendar = {name: self.schema_arrow.field(name).type for name in kinds}, self._calendar
         decoders = {
-            name: decoder(self.schema_arrow.field(name).type, kinds[name], self._file.created_by) for name in kinds
+            name: None
+            if calendar is not None and calendar.converts(types[name], kind)
+            else decoder(types[name], kind, self._file.created_by)
+            for name, kind in kinds.items()
         }
         return [({name: ChunkStatistics(*each) for name, each in group.items()}, decoders) for group in groups]
 
@@ -242,6 +251,15 @@ def read(
         raise DataError(str(error), hint=HINT) from None
 
 
+def in_gregorian_calendar(
+    batches: Iterator[pa.RecordBatch], calendar: HybridCalendar | None, columns: Sequence[str], file: ParquetFile
+) -> Iterator[pa.RecordBatch]:
+    """The rows of columns of a file. Its calendar is None if there is nothing to convert."""
+    if calendar is None:
+        return batches
+    return calendar.convert(batches, columns, [(path, physical) for path, physical, _ in file.leaves])
+
+
 class FilesTogether:
     """Small files of one schema that are in memory, and read as if they were one: batches go on from one file to the next.
 
@@ -269,7 +287,11 @@ class FilesTogether:
         self.rows: Sequence[int] = [sum(rows for rows, _ in groups) for groups in counts]
         self.size: int = sum(size for groups in counts for _, size in groups)
         self.schema_arrow: pa.Schema = parquet_files[0].schema(self._dictionaries)
+        self._calendar, *others = (HybridCalendar.of(file.value) for file in parquet_files)
+        if any(calendar != self._calendar for calendar in others):
+            raise DataError("files in several calendars are not read together")
 
     def batches(self, columns: Sequence[str], *, rows: int) -> Iterator[pa.RecordBatch]:
         """Rows of all files in order. Arguments and errors are those of `ParquetReader.batches`."""
-        return read(self._files, columns, self._dictionaries, rows)
+        batches = read(self._files, columns, self._dictionaries, rows)
+        return in_gregorian_calendar(batches, self._calendar, columns, self._files[0][0])

@@ -40,6 +40,9 @@ class ParquetFile:
     def schema(self, dictionaries: Sequence[str]) -> pa.Schema:
         """The columns, with those of `dictionaries` as dictionaries."""
 
+    def value(self, key: str) -> str | None:
+        """The value of a key in the footer; None: it has none."""
+
     def ranges(self, columns: Sequence[str]) -> list[tuple[int, int, int]]:
         """Where columns are, in the order of row groups: row group, start, end."""
 

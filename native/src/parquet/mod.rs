@@ -147,6 +147,15 @@ impl ParquetFile {
             .unwrap_or_default()
     }
 
+    /// The value of a key in the footer.
+    fn value(&self, key: &str) -> Option<&str> {
+        let known = self.file.metadata.file_metadata().key_value_metadata()?;
+        known
+            .iter()
+            .find(|pair| pair.key == key)
+            .and_then(|pair| pair.value.as_deref())
+    }
+
     /// Where columns are, in the order of row groups: (row group, start, end).
     fn ranges(&self, py: Python<'_>, columns: Vec<String>) -> PyResult<Vec<(usize, u64, u64)>> {
         guarded(py, || {
