@@ -99,5 +99,7 @@ def spark_files(rows: Iterable[FileRows], files: TableFiles, s3: str) -> dict[st
 
 
 def escape(path: str) -> str:
-    """A path that Spark does not take for a pattern."""
+    """A path that Spark does not take for a pattern. ReadByCdfd: Spark fails at every pattern that has a colon."""
+    if _GLOB.search(path) and ":" in path.partition("://")[2]:
+        raise ReadByCdfd(f"Spark does not read the path {path!r:.300}")
     return _GLOB.sub(r"\\\g<0>", path)

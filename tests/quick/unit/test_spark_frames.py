@@ -136,3 +136,6 @@ def test_an_option_does_not_replace_an_argument(name: str) -> None:
 
 def test_no_path_is_a_pattern() -> None:
     assert escape("file:///a/[b]{c}*?\\d e%20") == "file:///a/\\[b\\]\\{c\\}\\*\\?\\\\d e%20"
+    assert escape("file:///a/10:30") == "file:///a/10:30"
+    with pytest.raises(ReadByCdfd, match="does not read the path"):
+        escape("file:///a/[b]/10:30")

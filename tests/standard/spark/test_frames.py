@@ -336,6 +336,12 @@ class TestFiles:
             rows = frame.select("_metadata", "_commit_version").orderBy("_metadata").collect()
             assert [tuple(row) for row in rows] == [(0, 0), (1, 1)]
 
+    @pytest.mark.parametrize("name", ["10:30", "[a]", "[a] 10:30"])
+    def test_names_of_folders_are_no_patterns(self, name: str, spark: SparkSession, tmp_path: Path) -> None:
+        write_deltalake(tmp_path / "table", pa.table({"id": [1]}))
+        path = (tmp_path / "table").rename(tmp_path / name)
+        assert [row.id for row in cdfd.spark.changes(spark, path).collect()] == [1]
+
     def test_filter_on_the_version_leaves_out_files(self, spark: SparkSession, tmp_path: Path) -> None:
         for number in range(3):
             write_deltalake(tmp_path, pa.table({"id": [number]}), mode="append")
