@@ -49,13 +49,16 @@ class Session:
 
 
 @contextmanager
-def session(cores: int, settings: Mapping[str, str] | None = None, beside: Sequence[int] = ()) -> Iterator[Session]:
+def session(
+    cores: int, settings: Mapping[str, str] | None = None, beside: Sequence[int] = (), *, pinned: bool = False
+) -> Iterator[Session]:
     """A session on so many cores.
 
     Args:
         cores: of this machine.
         settings: more of Spark's; with a master among them, that one.
         beside: sessions of processes whose processor time counts, too.
+        pinned: whether the session has the first of the machine's cores only.
     """
     settings_of_job = {
         "cores": cores,
@@ -69,7 +72,13 @@ def session(cores: int, settings: Mapping[str, str] | None = None, beside: Seque
     with tempfile.TemporaryFile("w+") as log:
         # A session of its own: the JVM is a child of the Python process, and has to go with it whatever happens.
         process = subprocess.Popen(
-            [sys.executable, "-m", "bench.spark.job", json.dumps(settings_of_job)],
+            [
+                *(["taskset", "-c", f"0-{cores - 1}"] if pinned else []),
+                sys.executable,
+                "-m",
+                "bench.spark.job",
+                json.dumps(settings_of_job),
+            ],
             cwd=ROOT,
             stdin=pipe,
             stdout=pipe,
