@@ -7,6 +7,7 @@ the time of day that the writer saw, and so does this module. Times without a zo
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ import pyarrow as pa
 from cdfd.errors import UnsupportedError
 from cdfd.runtime import compute as pc
 
-HINT = "Read the table in Spark by `cdfd.spark.changes(..., reader='spark')`, or let Spark write the rows again"
+HINT = "Set the environment variable TZ to the time zone of the table's writer, or let Spark write the rows again"
 
 _GREGORIAN = -141_427
 """The day 1582-10-15, from which on both calendars agree."""
@@ -43,7 +44,7 @@ class HybridCalendar:
     Attributes:
         dates: whether dates, and timestamps of 64 bits, are in it.
         int96: whether timestamps of 96 bits are.
-        zone: the writer's time zone; None: not named.
+        zone: the writer's time zone; None: the footer names none. Then the one that the environment variable TZ names counts, as in Spark.
     """
 
     dates: bool
@@ -81,7 +82,7 @@ class HybridCalendar:
             leaves: dotted name and type in Parquet of each leaf of the file, in its order.
 
         Raises:
-            UnsupportedError: a time from before 1900, if the footer names no time zone, or one that is not known here.
+            UnsupportedError: a time from before 1900, if neither the footer nor TZ names a time zone, or one that is not known here.
         """
         prefixes = tuple(f"{name}." for name in columns)
         physical = [kind for path, kind in leaves if f"{path}.".startswith(prefixes)]
@@ -107,8 +108,8 @@ class HybridCalendar:
             return array
         if pa.types.is_date32(kind):
             return _replaced(array, pa.int32(), _GREGORIAN, _gregorian)
-        ticks = _TICKS[kind.unit]
-        return _replaced(array, pa.int64(), _MODERN * ticks, lambda values: _instants(values, ticks, self.zone))
+        ticks, zone = _TICKS[kind.unit], self.zone or os.environ.get("TZ", "").removeprefix(":")
+        return _replaced(array, pa.int64(), _MODERN * ticks, lambda values: _instants(values, ticks, zone))
 
 
 def _with(array: Any, child: Any) -> Any:
@@ -141,7 +142,7 @@ def _gregorian(days: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     return np.where(days < _GREGORIAN, days + 2 - year // 100 + year // 400, days)
 
 
-def _instants(values: npt.NDArray[np.int64], ticks: int, zone: str | None) -> npt.NDArray[np.int64]:
+def _instants(values: npt.NDArray[np.int64], ticks: int, zone: str) -> npt.NDArray[np.int64]:
     """Instants from before 1900 -> those at which clocks of the time zone showed the same date and time. `ticks` are in a second."""
     times = _local_times(zone)
     day = 86_400 * ticks
@@ -167,9 +168,9 @@ class _LocalTimes(NamedTuple):
 
 
 @lru_cache(maxsize=32)
-def _local_times(name: str | None) -> _LocalTimes:
+def _local_times(name: str) -> _LocalTimes:
     """The local times of a zone, by its name or as an offset, as Java knows both. UnsupportedError if it is not known."""
-    if name is None:
+    if not name:
         what = "the file has times before 1900 in the calendar of Spark 2, and names no time zone"
         raise UnsupportedError(what, hint=HINT)
     if match := _OFFSET.fullmatch(name):

@@ -147,11 +147,23 @@ def test_times_keep_the_date_and_the_time_of_day_of_their_zone(
     assert actual.to_pylist() == [None, expected]
 
 
+@pytest.mark.parametrize("own", ["America/Los_Angeles", ":America/Los_Angeles"])
+def test_the_zone_of_a_file_that_names_none_is_that_of_the_environment(
+    own: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TZ", own)
+    path = table(tmp_path, ({"day": [DAY], "at": [utc(1880, 5, 1, 20)]}, SPARK_2))
+    assert cdfd.snapshot(path).read_all()["at"].to_pylist() == [utc(1880, 5, 1, 19, 52, 58)]
+
+
 @pytest.mark.parametrize("zone", [None, "Mars/Olympus", "../UTC", "x" * 300, "America"])
-def test_a_time_of_an_unknown_zone_is_refused(zone: str | None, tmp_path: Path, reader: None) -> None:
+def test_a_time_of_an_unknown_zone_is_refused(
+    zone: str | None, tmp_path: Path, reader: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("TZ", raising=False)
     keys = LEGACY if zone is None else {**LEGACY, "org.apache.spark.timeZone": zone}
     path = table(tmp_path, ({"day": [DAY], "at": [utc(1899, 12, 31)]}, keys))
-    with pytest.raises(UnsupportedError, match=r"times before 1900 .* time zone.*0\.parquet.*let Spark write"):
+    with pytest.raises(UnsupportedError, match=r"times before 1900 .* time zone.*0\.parquet.*TZ"):
         cdfd.snapshot(path).read_all()
     # Other columns can be read.
     assert cdfd.snapshot(path, columns=["day"]).read_all()["day"].to_pylist() == [date(1500, 1, 1)]
