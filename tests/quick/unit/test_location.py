@@ -7,7 +7,7 @@ import cdfd
 from cdfd.config.parser import parse
 from cdfd.config.problems import ConfigProblems
 from cdfd.demo import show
-from cdfd.errors import ConfigError, PathError, UnsupportedError
+from cdfd.errors import CdfdError, ConfigError, PathError, UnsupportedError
 from cdfd.storage.local import LocalStorage
 from cdfd.storage.location import open_storage
 
@@ -80,6 +80,13 @@ def test_home_is_not_expanded(path: str, tmp_path: Path, monkeypatch: pytest.Mon
     ):
         with pytest.raises(ConfigProblems, match="`~` is not expanded"):
             parse(f"pipeline: p\n{setting}", {}, "c.yaml", str(tmp_path))
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_store_without_a_bucket_is_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(CdfdError):
+        show.run("s3://")
     assert not list(tmp_path.iterdir())
 
 
