@@ -1,9 +1,11 @@
 """`engine.kind: spark`: Spark delivers for `cdfd run`. Every change arrives once and in order, whichever process is killed."""
 
+import contextlib
 import json
 import os
 import subprocess
 import time
+import urllib.error
 import urllib.request
 from collections import Counter
 from pathlib import Path
@@ -115,9 +117,12 @@ def caught_up(pipeline: Pipeline) -> None:
     """Wait until the daemon is ready, at a version after the inserts. It learns that after the micro-batch's commit."""
     deadline = time.monotonic() + WITHIN
     while time.monotonic() < deadline:
-        status = document(pipeline, "status")["tables"]["orders"]
-        if status["not_ready"] is None and status["position"]["version"] > VERSIONS:
-            return
+        # If the daemon before it has delivered all rows, this one may not listen yet.
+        status: Any = "it does not listen"
+        with contextlib.suppress(urllib.error.URLError):
+            status = document(pipeline, "status")["tables"]["orders"]
+            if status["not_ready"] is None and status["position"]["version"] > VERSIONS:
+                return
         time.sleep(0.2)
     pytest.fail(f"not at the tip: {status}")
 
