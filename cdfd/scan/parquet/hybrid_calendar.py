@@ -22,7 +22,10 @@ import pyarrow as pa
 from cdfd.errors import UnsupportedError
 from cdfd.runtime import compute as pc
 
-HINT = "Set the environment variable TZ to the time zone of the table's writer, or let Spark write the rows again"
+UNNAMED_HINT = (
+    "Set the environment variable TZ to the time zone of the table's writer, or let Spark write the rows again"
+)
+UNKNOWN_HINT = "Install the time zone database (tzdata) of a version that has it, or let Spark write the rows again"
 
 _GREGORIAN = -141_427
 """The day 1582-10-15, from which on both calendars agree."""
@@ -172,7 +175,7 @@ def _local_times(name: str) -> _LocalTimes:
     """The local times of a zone, by its name or as an offset, as Java knows both. UnsupportedError if it is not known."""
     if not name:
         what = "the file has times before 1900 in the calendar of Spark 2, and names no time zone"
-        raise UnsupportedError(what, hint=HINT)
+        raise UnsupportedError(what, hint=UNNAMED_HINT)
     if match := _OFFSET.fullmatch(name):
         sign, *parts = match.groups()
         hours, minutes, seconds = (int(part or 0) for part in parts)
@@ -185,7 +188,7 @@ def _local_times(name: str) -> _LocalTimes:
         zone = ZoneInfo("UTC" if name in ("Z", "UT") else name)
     except (LookupError, ValueError, OSError) as error:
         what = f"the file has times before 1900 in the calendar of Spark 2, and of an unknown time zone, {name!r:.100}"
-        raise UnsupportedError(what, hint=HINT) from error
+        raise UnsupportedError(what, hint=UNKNOWN_HINT) from error
 
     def offset_at(second: int) -> int:
         moment = (_EPOCH + timedelta(seconds=second)).astimezone(zone)
