@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 
 from cdfd.errors import DataError
 from cdfd.scan.parquet import TEXT_HINT
-from cdfd.scan.parquet.hybrid_calendar import HybridCalendar
+from cdfd.scan.parquet.hybrid_calendar import HybridCalendar, leaves_of
 
 FOOTER_ITEMS = 200_000
 """Items of a list in a footer, at most: row groups or columns."""
@@ -44,11 +44,12 @@ class ArrowReader:
         """See `ParquetReader.batches`."""
         if self._calendar is None:
             return self._batches(columns, groups, rows, use_threads)
-        # pyarrow returns columns in the order in which they are asked for.
-        prefixes, schema = tuple(f"{name}." for name in columns), self._file.schema
+        schema = self._file.schema
         leaves = [(leaf.path, leaf.physical_type) for leaf in map(schema.column, range(len(schema)))]
-        ordered = [path for path, _ in leaves if f"{path}.".startswith(prefixes)]
-        return self._calendar.convert(self._batches(ordered, groups, rows, use_threads), columns, leaves)
+        leaves = leaves_of(leaves, columns)
+        # pyarrow returns columns in the order in which they are asked for.
+        batches = self._batches([path for path, _ in leaves], groups, rows, use_threads)
+        return self._calendar.convert(batches, [physical for _, physical in leaves])
 
     def _value(self, key: str) -> str | None:
         """The value of a key in the footer."""

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import os
 import re
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -34,10 +35,10 @@ _MARCH = -719_470
 _CYCLE, _YEAR = 1461, 365
 """Days of four Julian years, and of a year without a leap day."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MODERN = int((datetime(1900, 1, 1, tzinfo=UTC) - _EPOCH).total_seconds())
+_MODERN = int(datetime(1900, 1, 1, tzinfo=UTC).timestamp())
 """From 1900-01-01 on, in seconds, Java's old classes know the local times of each zone."""
 _TICKS = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
-_OFFSET = re.compile(r"(?:UTC|GMT|UT)?([+-])(\d{1,2}):?(\d\d)?(?::?(\d\d))?")
+_OFFSET = r"(?:UTC|GMT|UT)?([+-])(\d{1,2}):?(\d\d)?(?::?(\d\d))?"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,21 +75,16 @@ class HybridCalendar:
             return self.int96 if physical == "INT96" else self.dates and kind.tz is not None
         return self.dates and pa.types.is_date32(kind)
 
-    def convert(
-        self, batches: Iterator[pa.RecordBatch], columns: Sequence[str], leaves: Iterable[tuple[str, str]]
-    ) -> Iterator[pa.RecordBatch]:
+    def convert(self, batches: Iterator[pa.RecordBatch], physical: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """The same rows in the proleptic Gregorian calendar.
 
         Args:
-            batches: some columns of the file, in its order.
-            columns: which ones: top-level columns, or dotted names of their children.
-            leaves: dotted name and type in Parquet of each leaf of the file, in its order.
+            batches: columns of the file.
+            physical: the type in Parquet of each of their leaves.
 
         Raises:
             UnsupportedError: a time from before 1900, if neither the footer nor TZ names a time zone, or one that is not known here.
         """
-        prefixes = tuple(f"{name}." for name in columns)
-        physical = [kind for path, kind in leaves if f"{path}.".startswith(prefixes)]
         for batch in batches:
             remaining = iter(physical)
             arrays = [self._array(each, remaining) for each in batch.columns]
@@ -113,6 +109,12 @@ class HybridCalendar:
             return _replaced(array, pa.int32(), _GREGORIAN, _gregorian)
         ticks, zone = _TICKS[kind.unit], self.zone or os.environ.get("TZ", "").removeprefix(":")
         return _replaced(array, pa.int64(), _MODERN * ticks, lambda values: _instants(values, ticks, zone))
+
+
+def leaves_of(leaves: Iterable[tuple[str, str]], columns: Sequence[str]) -> list[tuple[str, str]]:
+    """Of the leaves of a file, each with its dotted name and its type in Parquet, those of columns, which may be dotted names, too."""
+    prefixes = tuple(f"{name}." for name in columns)
+    return [(path, physical) for path, physical in leaves if f"{path}.".startswith(prefixes)]
 
 
 def _with(array: Any, child: Any) -> Any:
@@ -176,7 +178,7 @@ def _local_times(name: str) -> _LocalTimes:
     if not name:
         what = "the file has times before 1900 in the calendar of Spark 2, and names no time zone"
         raise UnsupportedError(what, hint=UNNAMED_HINT)
-    if match := _OFFSET.fullmatch(name):
+    if match := re.fullmatch(_OFFSET, name):
         sign, *parts = match.groups()
         hours, minutes, seconds = (int(part or 0) for part in parts)
         offset = (3600 * hours + 60 * minutes + seconds) * (-1 if sign == "-" else 1)
@@ -194,16 +196,18 @@ def _local_times(name: str) -> _LocalTimes:
         moment = (_EPOCH + timedelta(seconds=second)).astimezone(zone)
         return round((moment.utcoffset() or timedelta()).total_seconds())
 
+    def differs(known: int, second: int) -> bool:
+        return offset_at(second) != known
+
     # The least of a year: Ireland and Morocco call their summer time the standard one. Spark's own table is of about 2021.
     standard = min(offset_at(int(datetime(2021, month, 1, tzinfo=UTC).timestamp())) for month in range(1, 13))
     # No zone has had another time than that of its sun before 1800.
     step, before = 7 * 86_400, int(datetime(1800, 1, 1, tzinfo=UTC).timestamp())
     offsets = [(0, offset_at(before))]
     for after in range(before + step, _MODERN + 1, step):
-        if offset_at(after) != offsets[-1][1]:
-            low, high = after - step, after
-            while high - low > 1:
-                middle = (low + high) // 2
-                low, high = (low, middle) if offset_at(middle) != offsets[-1][1] else (middle, high)
-            offsets.append((high + offset_at(high), offset_at(high)))
+        known = offsets[-1][1]
+        if offset_at(after) != known:
+            week = range(after - step, after + 1)
+            changed = week[bisect_left(week, True, key=partial(differs, known))]
+            offsets.append((changed + offset_at(changed), offset_at(changed)))
     return _LocalTimes(standard, offsets)

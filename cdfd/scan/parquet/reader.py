@@ -18,7 +18,7 @@ import pyarrow as pa
 from cdfd.errors import CdfdError, DataError
 from cdfd.runtime import native
 from cdfd.scan.parquet import TEXT_HINT
-from cdfd.scan.parquet.hybrid_calendar import HybridCalendar
+from cdfd.scan.parquet.hybrid_calendar import HybridCalendar, leaves_of
 from cdfd.scan.parquet.statistics import ChunkStatistics, Decode, decoder
 from cdfd.storage.descriptors import name_of
 
@@ -257,7 +257,8 @@ def in_gregorian_calendar(
     """The rows of columns of a file. Its calendar is None if there is nothing to convert."""
     if calendar is None:
         return batches
-    return calendar.convert(batches, columns, [(path, physical) for path, physical, _ in file.leaves])
+    leaves = leaves_of(((path, physical) for path, physical, _ in file.leaves), columns)
+    return calendar.convert(batches, [physical for _, physical in leaves])
 
 
 class FilesTogether:
