@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 from datetime import UTC, date, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -18,6 +17,8 @@ import cdfd
 from cdfd.errors import UnsupportedError
 from cdfd.runtime import native
 from cdfd.scan.parquet.hybrid_calendar import HybridCalendar
+from cdfd.scan.parquet.reader import open_parquet
+from tests.support.fuzz import lakes
 
 SPARK_2 = {"org.apache.spark.version": "2.4.8"}
 LEGACY = {
@@ -28,13 +29,9 @@ LEGACY = {
 MODERN = {"org.apache.spark.version": "4.1.1"}
 EPOCH = date(1970, 1, 1)
 utc = partial(datetime, tzinfo=UTC)
-SCHEMA = {
-    "type": "struct",
-    "fields": [
-        {"name": name, "type": kind, "nullable": True, "metadata": {}}
-        for name, kind in (("day", "date"), ("at", "timestamp"))
-    ],
-}
+DAY = date(1500, 1, 10)  # the day that was called 1500-01-01
+LAST = date(1582, 10, 14)  # and 1582-10-04
+NEXT = date(1582, 10, 15)
 
 
 @pytest.fixture(params=[True, False], ids=["cdfd-native", "pyarrow"])
@@ -54,31 +51,18 @@ def julian_days(first: int, last: int) -> list[date]:
 
 def table(folder: Path, *files: tuple[dict[str, Any], dict[str, str]], int96: bool = False) -> str:
     """A table of files: the columns of each, and the keys of its footer."""
-    log = folder / "_delta_log"
-    log.mkdir()
-    lines: list[dict[str, Any]] = [
-        {"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}},
-        {
-            "metaData": {
-                "id": "T",
-                "format": {"provider": "parquet", "options": {}},
-                "schemaString": json.dumps(SCHEMA),
-                "partitionColumns": [],
-                "configuration": {},
-            }
-        },
-    ]
-    for number, (columns, keys) in enumerate(files):
-        at = pa.timestamp("us") if int96 else pa.timestamp("us", "UTC")
-        rows = pa.table(columns, pa.schema({"day": pa.date32(), "at": at}))
+    columns = {"day": pa.date32(), "at": pa.timestamp("us", "UTC")}
+    actions = [lakes.protocol(), lakes.metadata(pa.schema(columns))]
+    for number, (values, keys) in enumerate(files):
+        rows = pa.table(values, pa.schema(columns | ({"at": pa.timestamp("us")} if int96 else {})))
         sink = io.BytesIO()
         with pq.ParquetWriter(sink, rows.schema, store_schema=False, use_deprecated_int96_timestamps=int96) as writer:
             writer.add_key_value_metadata(keys)
             writer.write_table(rows, row_group_size=2 if len(rows) < 9 else None)
         (folder / f"{number}.parquet").write_bytes(sink.getvalue())
-        add = {"path": f"{number}.parquet", "partitionValues": {}, "size": len(sink.getvalue()), "modificationTime": 0}
-        lines.append({"add": {**add, "dataChange": True}})
-    (log / f"{0:020}.json").write_text("\n".join(map(json.dumps, lines)))
+        actions.append(lakes.file("add", f"{number}.parquet", sink.getvalue()))
+    (folder / "_delta_log").mkdir()
+    (folder / lakes.commit(0)).write_bytes(lakes.entry(*actions))
     return str(folder)
 
 
@@ -88,11 +72,6 @@ def test_each_day_of_the_julian_calendar_keeps_its_date(tmp_path: Path, reader: 
     days = np.arange(len(expected)) + (date(1, 1, 1) - EPOCH).days - 2
     rows = {"day": pa.array(days.astype("int32")).cast(pa.date32()), "at": pa.nulls(len(days))}
     assert cdfd.snapshot(table(tmp_path, (rows, SPARK_2))).read_all()["day"].to_pylist() == expected
-
-
-DAY = date(1500, 1, 10)  # the day that was called 1500-01-01
-LAST = date(1582, 10, 14)  # and 1582-10-04
-NEXT = date(1582, 10, 15)
 
 
 def test_the_calendars_meet(tmp_path: Path, reader: None) -> None:
@@ -168,6 +147,12 @@ def test_a_time_of_an_unknown_zone_is_refused(
         cdfd.snapshot(path).read_all()
     # Other columns can be read.
     assert cdfd.snapshot(path, columns=["day"]).read_all()["day"].to_pylist() == [date(1500, 1, 1)]
+
+
+def test_rows_without_columns_are_counted(tmp_path: Path, reader: None) -> None:
+    path = table(tmp_path, ({"day": [DAY, NEXT], "at": [None] * 2}, SPARK_2))
+    with open_parquet(pa.OSFile(f"{path}/0.parquet")) as file:
+        assert sum(batch.num_rows for batch in file.batches([], rows=10)) == 2
 
 
 def test_files_of_both_calendars_are_read_by_their_own(tmp_path: Path, reader: None) -> None:

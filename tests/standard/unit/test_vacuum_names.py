@@ -23,25 +23,14 @@ from cdfd.delta.write import vacuum
 from cdfd.errors import CdfdError, DataError, PathError
 from cdfd.log.log import DeltaLog
 from cdfd.log.vacuum import removable
+from tests.support.fuzz.lakes import metadata, protocol
 from tests.support.lake import run as complete
 from tests.support.memory_storage import MemoryStorage
 from tests.support.sampling import ALL, sample
 
 NOW = time.time()
 LONG_AGO = NOW - 30 * 24 * 3600
-SCHEMA = {"type": "struct", "fields": [{"name": "n", "type": "long", "nullable": True, "metadata": {}}]}
-START: list[dict[str, Any]] = [
-    {"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}},
-    {
-        "metaData": {
-            "id": "T",
-            "format": {"provider": "parquet", "options": {}},
-            "schemaString": json.dumps(SCHEMA),
-            "partitionColumns": [],
-            "configuration": {},
-        }
-    },
-]
+START: list[dict[str, Any]] = [protocol(), metadata(pa.schema({"n": pa.int64()}))]
 
 
 def add(path: str, vector: dict[str, Any] | None = None) -> dict[str, Any]:
