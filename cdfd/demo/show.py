@@ -71,9 +71,9 @@ def place_of(where: str | None) -> Iterator[tuple[str, Path]]:
         yield where, Path(where)
         return
     with tempfile.TemporaryDirectory(prefix="cdfd-demo-") as temporary:
+        lake = where or temporary
         # Without a bucket, it is a URI still, and refused.
-        lake = temporary if where is None else where.rstrip("/") if where[-3:] != "://" else where
-        yield lake, Path(temporary)
+        yield lake if lake.endswith("://") else lake.rstrip("/"), Path(temporary)
 
 
 async def _show(lake: str, folder: Path) -> None:
