@@ -44,6 +44,7 @@ class Split:
         ordinal: `_change_ordinal` of its first row; None where it is not known.
         following: `_change_ordinal` of the row after its last one; None where it is not known.
         looks: change data files whose types are counted where this split is measured. Each file is looked at once.
+        rows: number of its rows before any filter, if it was measured; None where it was not.
     """
 
     plan: ChangePlan
@@ -51,6 +52,7 @@ class Split:
     ordinal: int | None = None
     following: int | None = None
     looks: tuple[FileScan, ...] = ()
+    rows: int | None = None
 
     @property
     def size(self) -> int:
@@ -175,23 +177,31 @@ def place_splits(plan: ChangePlan, splits: Sequence[Split], measured: Sequence[M
     ordinal = (splits[0].ordinal or 0) if splits else 0
     placed = []
     for each, content in zip(splits, measured, strict=True):
-        following = ordinal + content.rows + sum(_rows(scan, images, pairs) for scan in each.plan.scans)
+        rows = content.rows + sum(_rows(scan, images, pairs) for scan in each.plan.scans)
+        following = ordinal + rows + sum(_gap(scan, images, pairs) for scan in each.plan.scans)
         scans = each.plan.scans if pairs else tuple(replace(scan, pairs=False) for scan in each.plan.scans)
         there = replace(each.plan, scans=scans, cross_partition=())
-        placed.append(replace(each, plan=there, ordinal=ordinal, following=following, looks=()))
+        placed.append(replace(each, plan=there, ordinal=ordinal, following=following, looks=(), rows=rows))
         ordinal = following
     return placed
 
 
 def _rows(scan: FileScan, images: Mapping[str, ImageCounts], pairs: bool) -> int:
-    """Ordinals that a scan of a change data file takes up."""
+    """Rows of a scan of a change data file."""
     if scan.change_type is not None:
         return 0
     counts = images[scan.path]
-    late = counts.late(pairs=pairs) + counts.gap(pairs=pairs)
+    late = counts.late(pairs=pairs)
     if scan.image_phase == "late":
         return late
-    return counts.rows - counts.late(pairs=pairs) + (0 if scan.image_phase == "early" else late)
+    return counts.rows - late if scan.image_phase == "early" else counts.rows
+
+
+def _gap(scan: FileScan, images: Mapping[str, ImageCounts], pairs: bool) -> int:
+    """Ordinals without a row that a scan of a change data file takes up."""
+    if scan.change_type is not None or scan.image_phase == "early":
+        return 0
+    return images[scan.path].gap(pairs=pairs)
 
 
 def stages(splits: Sequence[Split]) -> Iterator[list[Part]]:

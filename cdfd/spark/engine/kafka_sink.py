@@ -21,7 +21,7 @@ import itertools
 import json
 import uuid
 from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -48,6 +48,7 @@ from cdfd.model.plan import ChangePlan
 from cdfd.model.position import Position
 from cdfd.model.version import Version
 from cdfd.plan.shape.shape import AS_IT_IS, Shape
+from cdfd.runtime.tasks import iterate_in_thread
 from cdfd.scan.shaping import RowShaper
 from cdfd.scan.updates.whole_pairs import whole_pairs
 from cdfd.sinks.base import Delivery
@@ -60,7 +61,9 @@ from cdfd.sinks.kafka.transactions.sink import KafkaSink
 from cdfd.spark.engine.sink_options import SinkOptions
 from cdfd.spark.source.change_rows import ChangeRows
 from cdfd.spark.source.offsets import Offset
+from cdfd.spark.source.options import SourceOptions
 from cdfd.spark.source.packed import rows_schema, unpack
+from cdfd.spark.source.reading import ChangePartition, change_rows
 from cdfd.storage.base import Storage
 from cdfd.storage.location import open_storage
 
@@ -137,7 +140,9 @@ class TaskSink:
         """
         full = (batch for batch in batches if batch.num_rows)
         unpacked = (
-            (rows.select(self.rows.schema.names) for rows in unpack(full)) if self.packed else map(self.rows, full)
+            (rows.select(self.rows.schema.names) for rows in unpack(full, self._read))
+            if self.packed
+            else map(self.rows, full)
         )
         # Rows of all versions: images of one update are of the same one.
         plan = ChangePlan(-1, 0, self.schema, (), "files")
@@ -148,6 +153,10 @@ class TaskSink:
         if first is not None:
             part = _Part(self, query, batch, number, itertools.chain((first,), rows))
             asyncio.run(part.deliver(first[COMMIT_VERSION][0].as_py()))
+
+    def _read(self, portion: ChangePartition) -> Iterator[pa.RecordBatch]:
+        table = open_table(self.options.config, self.options.table)
+        return change_rows(portion, SourceOptions(table.uri, packed=True), table)
 
 
 @dataclass(eq=False, repr=False)
@@ -239,15 +248,16 @@ class _Part:
             )
         self._begun = True
         snapshot: bool | None = None
-        for rows in self.rows:
-            for group in _by_origin(rows, self.out.options.snapshot):
-                version = group[COMMIT_VERSION][0].as_py()
-                live = version == self.out.options.snapshot
-                if live != snapshot:
-                    snapshot = live
-                    await delivery.start_version(_version(version, self.out.table_id, snapshot=live))
-                self._counts.add(group)
-                await delivery.write(group)
+        async with aclosing(iterate_in_thread(self.rows)) as batches:
+            async for rows in batches:
+                for group in _by_origin(rows, self.out.options.snapshot):
+                    version = group[COMMIT_VERSION][0].as_py()
+                    live = version == self.out.options.snapshot
+                    if live != snapshot:
+                        snapshot = live
+                        await delivery.start_version(_version(version, self.out.table_id, snapshot=live))
+                    self._counts.add(group)
+                    await delivery.write(group)
         return self._counts.by_type()
 
     @asynccontextmanager

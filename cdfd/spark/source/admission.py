@@ -3,20 +3,23 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
+from cdfd.deliver.splits import RangeSplit
 from cdfd.errors import CdfdError, MissingFileError
 from cdfd.model.file_scan import FileScan
 from cdfd.model.plan import ChangePlan, LiveScans
 from cdfd.runtime.ordered_pool import map_in_order
 from cdfd.scan.execute import Execution
 from cdfd.scan.read import count_rows
-from cdfd.scan.splits import shares
+from cdfd.scan.splits import Split, shares
 
 Counts = npt.NDArray[np.int64]
 
+_HALVES: Final = ("early", "late")
 _AT_ONCE = 64
 """Files whose rows are counted before the limit is looked at again."""
 
@@ -97,6 +100,26 @@ def row_counts(plan: ChangePlan, part: int, most: int, *, execution: Execution) 
         if rows > most:
             break
     return np.array(counts, dtype=np.int64)
+
+
+def split_rows(split: Split, execution: Execution) -> int | None:
+    """How many rows a split has before any filter, from the log and the footers of its files; None if only reading tells.
+
+    Raises what `row_counts` does.
+    """
+    plan, scans = split.plan, split.plan.scans
+    if plan.refinement is not None or split.rows is not None:
+        return None if plan.refinement is not None else split.rows
+    if isinstance(split, RangeSplit):
+        return None if split.following is None or split.ordinal is None else split.following - split.ordinal
+    if isinstance(scans, LiveScans) and (noted := scans.rows()) is not None:
+        return noted
+    # The late phase of a change data file has the other rows of the early one.
+    phases = {(scan.path, scan.image_phase) for scan in scans}
+    if any(phase in _HALVES and not {(path, each) for each in _HALVES} <= phases for path, phase in phases):
+        return None
+    files = [scan for scan in scans if scan.image_phase != "late"]
+    return sum(count_each(plan.version, files, execution))
 
 
 def count_each(version: int, scans: Sequence[FileScan], execution: Execution) -> Iterator[int]:

@@ -1,15 +1,17 @@
-"""Rows that pass through Spark as bytes, from `format("cdfd")` with the option `packed` to `format("cdfd-kafka")`.
+"""Rows that do not pass through Spark as rows, from `format("cdfd")` with the option `packed` to `format("cdfd-kafka")`.
 
 The JVM makes a row of its own of each row of Arrow, and a sink's batches of these. Where nothing happens between source and sink, this is
-most of the work. A packed batch has one column: its first row has a batch of change rows as an Arrow IPC stream, and the others are null. So
-it has as many rows as that batch, and Spark's metrics stay true.
+most of the work. Packed rows have one column: the first row of a batch has change rows as an Arrow IPC stream, or a reference to a
+partition, whose files the sink reads itself. The others are null. So there are as many of them as change rows, and Spark's metrics stay true.
 """
 
 from __future__ import annotations
 
+import io
 import json
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Final
+import pickle
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -20,6 +22,23 @@ from cdfd.errors import ConfigError, DataError
 COLUMN: Final = "_packed_rows"
 _ROWS: Final = "cdfd.rows"
 _SCHEMA: Final = pa.schema([pa.field(COLUMN, pa.binary())])
+_REFERENCE: Final = b"cdfd-partition:"
+"""The beginning of a reference. An IPC stream begins with four bytes 0xFF."""
+_NULL_ROWS: Final = 1 << 16
+_PURE: Final = ("cdfd.delta.", "cdfd.model.", "cdfd.plan.")
+_NAMED: Final = {
+    "cdfd.delta.files": {"_unpickle"},
+    "cdfd.deliver.path_ranges": {"PathRange"},
+    "cdfd.deliver.splits": {"RangeSplit"},
+    "cdfd.log.listing": {"Listing"},
+    "cdfd.scan.splits": {"Split"},
+    "cdfd.spark.engine.target": {"Target"},
+    "cdfd.spark.source.reading": {"ChangePartition"},
+    "cdfd.storage.base": {"Stat"},
+    "pyarrow.lib": {"decimal128", "field", "list_", "map_", "schema", "struct", "timestamp", "type_for_alias"},
+    "pyspark.sql.types": {"StructType"},
+}
+"""Besides classes of `_PURE`, which do no I/O, references consist of these."""
 
 
 def packed_schema(rows: StructType) -> StructType:
@@ -54,16 +73,55 @@ def pack(batch: pa.RecordBatch, names: Sequence[str]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([column], schema=_SCHEMA)
 
 
-def unpack(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def refer(portion: object, count: int) -> Iterator[pa.RecordBatch]:
+    """A partition of `count` rows as packed rows. It has no secrets: users may show these rows, or store them."""
+    if count:
+        reference = _REFERENCE + pickle.dumps(portion)
+        yield pa.RecordBatch.from_arrays([pa.array([reference], pa.binary())], schema=_SCHEMA)
+    nulls = pa.RecordBatch.from_arrays([pa.nulls(min(count, _NULL_ROWS), pa.binary())], schema=_SCHEMA)
+    for first in range(1, count, _NULL_ROWS):
+        yield nulls.slice(0, count - first)
+
+
+def unpack(
+    batches: Iterable[pa.RecordBatch], read: Callable[[Any], Iterator[pa.RecordBatch]]
+) -> Iterator[pa.RecordBatch]:
     """The batches that are packed in batches of Spark. They refer to the memory of those.
 
+    Args:
+        batches: of Spark.
+        read: reads a partition to which rows refer.
+
     Raises:
-        DataError: the bytes are not a batch.
+        DataError: the bytes are neither a batch nor a reference. Also what `read` raises.
     """
     for batch in batches:
         for packed in batch.column(0).drop_null():
+            content = memoryview(packed.as_buffer())
+            if content[: len(_REFERENCE)].tobytes() == _REFERENCE:
+                yield from read(_restore(content[len(_REFERENCE) :]))
+                continue
             try:
                 with pa.ipc.open_stream(packed.as_buffer()) as stream:
                     yield from stream
             except (pa.ArrowInvalid, OSError) as error:
                 raise DataError(f"packed rows are damaged: {error}") from error
+
+
+def _restore(reference: memoryview) -> Any:
+    try:
+        return _Values(io.BytesIO(reference)).load()
+    except (pickle.UnpicklingError, EOFError, ImportError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise DataError(f"a reference of packed rows is damaged: {error}") from error
+
+
+class _Values(pickle.Unpickler):
+    """Restores values of partitions alone: rows of Spark may come from any file, and a pickle may call any function."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if name in _NAMED.get(module, ()):
+            return super().find_class(module, name)
+        value = super().find_class(module, name) if module.startswith(_PURE) else None
+        if isinstance(value, type) and value.__module__ == module:
+            return value
+        raise DataError(f"packed rows refer to {module:.100}.{name:.100}, which no partition consists of")

@@ -7,10 +7,12 @@ from functools import lru_cache, partial
 
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
+from pyspark.sql.types import StructType
 
 from cdfd.deliver.splits import list_files, read_splits
 from cdfd.delta.paths import Prefixes
 from cdfd.log.table import Table
+from cdfd.model.columns import change_schema
 from cdfd.plan.reconciliation import SchemaReconciler
 from cdfd.plan.shape.shape import AS_IT_IS
 from cdfd.scan.execute import Execution
@@ -19,9 +21,10 @@ from cdfd.scan.splits import Split
 from cdfd.scan.updates.last_refined import refined_versions
 from cdfd.scan.updates.net import NetChanges
 from cdfd.spark.engine.target import Target
+from cdfd.spark.source.admission import split_rows
 from cdfd.spark.source.columns import SparkBatches
 from cdfd.spark.source.options import SourceOptions
-from cdfd.spark.source.packed import pack
+from cdfd.spark.source.packed import pack, refer
 
 logger = logging.getLogger("cdfd.spark")
 
@@ -85,9 +88,9 @@ def execution_of(
 
 
 def read_small(portion: ChangePartition, options: SourceOptions) -> list[pa.RecordBatch] | None:
-    """All rows that `read_partition` gives, for a plan that has them; None if they take more than `PLANNED_ROW_BYTES`."""
+    """All rows that `read_rows` gives, for a plan that has them; None if they take more than `PLANNED_ROW_BYTES`."""
     batches, size = list[pa.RecordBatch](), 0
-    for batch in read_partition(portion, options):
+    for batch in read_rows(portion, options):
         size += batch.nbytes
         if size > PLANNED_ROW_BYTES:
             return None
@@ -96,19 +99,33 @@ def read_small(portion: ChangePartition, options: SourceOptions) -> list[pa.Reco
 
 
 def read_partition(portion: ChangePartition, options: SourceOptions) -> Iterator[pa.RecordBatch]:
-    """The rows of a portion as Spark takes them.
+    """The rows of a portion as a task gives them to Spark: packed ones refer to the portion, if their number is known.
 
     Raises:
         CdfdError: with table, version and file.
     """
-    # A task has one core. Another thread would take one from another task.
-    table = open_table(options)
+    count = _count(portion, options) if options.packed else None
+    if count is None:
+        yield from read_rows(portion, options)
+    else:
+        yield from refer(replace(portion, target=replace(portion.target, start=None, spark_schema=StructType())), count)
+
+
+def read_rows(portion: ChangePartition, options: SourceOptions) -> Iterator[pa.RecordBatch]:
+    """The rows of a portion as Spark takes them, or packed. Raises the errors of `read_partition`."""
     target = portion.target
-    execution = execution_of(table, options, 1, target)
-    reconciler = SchemaReconciler(target.published, target.rows.shape.constants(target.schema))
     convert: Callable[[pa.RecordBatch], pa.RecordBatch] = partial(pack, names=target.names)
     if not options.packed:
-        convert = SparkBatches.plan(reconciler.schema, target.names, target.spark_schema)
+        convert = SparkBatches.plan(change_schema(target.published.arrow), target.names, target.spark_schema)
+    return map(convert, change_rows(portion, options, open_table(options)))
+
+
+def change_rows(portion: ChangePartition, options: SourceOptions, table: Table) -> Iterator[pa.RecordBatch]:
+    """The change rows of a portion. Raises the errors of `read_partition`."""
+    target = portion.target
+    # A task has one core. Another thread would take one from another task.
+    execution = execution_of(table, options, 1, target)
+    reconciler = SchemaReconciler(target.published, target.rows.shape.constants(target.schema))
     splits = [list_files(split, table.log.storage) for split in portion.splits]
     batches = read_splits(splits, execution)
     rows: Iterable[pa.RecordBatch] = (reconciler.reconcile(batch) for batch in batches if batch.rows.num_rows)
@@ -118,5 +135,19 @@ def read_partition(portion: ChangePartition, options: SourceOptions) -> Iterator
         for batch in rows:
             changes.add(batch)
         rows = changes.batches()
-    for batch in rows:
-        yield convert(batch)
+    yield from rows
+
+
+def _count(portion: ChangePartition, options: SourceOptions) -> int | None:
+    """Number of rows of a portion that the sink can read itself; None if reading alone tells the number, or the sink may lack an option."""
+    if options.net or options.skip_missing or options.allowed_roots or options.path_prefixes:
+        return None
+    if not portion.target.rows.is_plain:
+        return None
+    execution, count = execution_of(open_table(options), options), 0
+    for split in portion.splits:
+        rows = split_rows(split, execution)
+        if rows is None:
+            return None
+        count += rows
+    return count

@@ -10,6 +10,7 @@ import logging
 import pickle
 from collections.abc import Iterator
 
+import pyarrow as pa
 import pytest
 
 pytest.importorskip("pyspark")
@@ -23,7 +24,8 @@ from cdfd.model.version import Version
 from cdfd.spark.engine.engine import pack
 from cdfd.spark.engine.kafka_sink import CdfdKafka
 from cdfd.spark.engine.sink_options import SinkOptions
-from cdfd.spark.source.reading import ChangePartition, open_table
+from cdfd.spark.source.packed import unpack
+from cdfd.spark.source.reading import ChangePartition, change_rows, open_table
 from cdfd.spark.source.source import CdfdSource
 from cdfd.storage.location import open_storage
 from tests.support import lake
@@ -84,6 +86,21 @@ def test_a_batch(moto_server: Server, uri: str) -> None:
         assert has_none(repr(partition), vars(partition), pickle.dumps(partition))
     # Executors open the store with the reader's options: here they are, so the search finds them.
     assert not has_none(pickle.dumps(reader))
+
+
+def test_packed_rows(moto_server: Server, uri: str) -> None:
+    actual = source(moto_server, uri, startingVersion="0", packed="true")
+    reader = actual.reader(actual.schema())
+    rows = [batch for each in reader.partitions() for batch in reader.read(each)]
+    assert has_none(*(batch.serialize().to_pybytes() for batch in rows))
+    references = list[ChangePartition]()
+
+    def read(portion: ChangePartition) -> Iterator[pa.RecordBatch]:
+        references.append(portion)
+        return change_rows(portion, actual._options, open_table(actual._options))
+
+    assert sum(batch.num_rows for batch in unpack(rows, read)) == 3
+    assert references
 
 
 def test_a_stream(moto_server: Server, uri: str) -> None:

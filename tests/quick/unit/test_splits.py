@@ -64,6 +64,7 @@ def in_slices(plan: ChangePlan, limit: int, execution: Execution, **options: Any
         assert each.ordinal is not None
         if each.following is not None:
             assert all(each.ordinal <= row.ordinal < each.following for row in some)
+            assert each.rows == len(some)
         collected += some
     return collected
 

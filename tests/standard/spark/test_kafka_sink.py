@@ -207,8 +207,10 @@ class TestStream:
         sink.stream()
         assert ids(sink.read(50)) == Counter(range(50))
 
-    def test_packed_rows_are_counted_and_delivered_once(self, sink: Sink) -> None:
-        feed = sink.spark.readStream.format("cdfd").option("startingVersion", 0)
+    # The rows of one small partition come with the plan, and those of two by reference.
+    @pytest.mark.parametrize("options", [{}, {"maxPartitionBytes": 1}], ids=["planned", "by reference"])
+    def test_packed_rows_are_counted_and_delivered_once(self, sink: Sink, options: dict[str, object]) -> None:
+        feed = sink.spark.readStream.format("cdfd").option("startingVersion", 0).options(**options)
         sink.stream(feed.load(sink.table))
         sink.forget_commit()
         packed = feed.option("packed", "true").load(sink.table)

@@ -1,0 +1,121 @@
+"""Packed rows: what rows that refer to a partition hold, and what else their bytes may be."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+pytest.importorskip("pyspark")
+
+from cdfd.errors import DataError
+from cdfd.spark.source.packed import refer, unpack
+from cdfd.spark.source.reading import ChangePartition, change_rows, open_table
+from cdfd.spark.source.source import CdfdSource
+from cdfd.storage.local import LocalStorage
+from tests.support import lake
+
+
+class Call:
+    """A pickle that calls a function."""
+
+    def __init__(self, function: Any, *arguments: object) -> None:
+        self.call = (function, arguments)
+
+    def __reduce__(self) -> Any:
+        return self.call
+
+
+def orders(folder: Path) -> str:
+    async def made() -> None:
+        await lake.table(LocalStorage(str(folder)), 3, lake.manual_clock())
+
+    lake.run(made())
+    return str(folder)
+
+
+class Packed:
+    """The packed rows of a table, and what is read of them."""
+
+    def __init__(self, table: str, **options: str) -> None:
+        source = CdfdSource({"path": table, "packed": "true", "startingversion": "0", **options})
+        reader = source.reader(source.schema())
+        self.options = source._options
+        self.batches = [rows for each in reader.partitions() for rows in reader.read(each)]
+        self.references = list[ChangePartition]()
+        self.count = sum(each.num_rows for each in unpack(self.batches, self.read))
+
+    def read(self, portion: ChangePartition) -> Iterator[pa.RecordBatch]:
+        self.references.append(portion)
+        return change_rows(portion, self.options, open_table(self.options))
+
+
+def unread(portion: ChangePartition) -> Iterator[pa.RecordBatch]:
+    raise AssertionError(portion)
+
+
+def test_rows_refer_to_a_partition_if_their_number_is_known(tmp_path: Path) -> None:
+    packed = Packed(orders(tmp_path))
+    assert len(packed.references) == 1
+    assert packed.count == sum(each.num_rows for each in packed.batches) > 1
+    assert sum(each.num_rows - each.column(0).null_count for each in packed.batches) == 1
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"where": "id > 1"},
+        {"excludeChangeTypes": "delete"},
+        {"dropUnchanged": "true"},
+        {"key": "id", "netChanges": "true"},
+        {"mask.id": "nullify"},
+        {"ignoreMissingFiles": "true"},
+        {"allowedRoots": "/lake"},
+    ],
+    ids=lambda options: next(iter(options)),
+)
+def test_other_rows_are_packed(tmp_path: Path, options: dict[str, str]) -> None:
+    packed = Packed(orders(tmp_path), **options)
+    assert not packed.references
+    assert packed.count == sum(each.num_rows for each in packed.batches)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        Call(os.system, "true"),
+        Call(pa.OSFile, "made", "w"),
+        Call(Path, "made"),
+        Call(exec, "1"),
+    ],
+    ids=["function", "file", "path", "builtin"],
+)
+def test_bytes_that_call_something_else(value: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(DataError, match="which no partition consists of"):
+        list(unpack(refer(value, 1), unread))
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["blake2b", "json.JSONDecoder", "pa.OSFile", "Literal"])
+def test_names_that_a_module_of_values_imports(name: str) -> None:
+    reference = b"".join((b"\x80\x04", pickle.SHORT_BINUNICODE, bytes([15]), b"cdfd.model.plan"))
+    reference += b"".join((pickle.SHORT_BINUNICODE, bytes([len(name)]), name.encode(), pickle.STACK_GLOBAL, b"."))
+    column = next(refer(None, 1)).column(0)[0].as_py()
+    begins = column[: column.index(b":") + 1]
+    batch = pa.record_batch({"_packed_rows": pa.array([begins + reference], pa.binary())})
+    with pytest.raises(DataError, match="which no partition consists of"):
+        list(unpack([batch], unread))
+
+
+def test_references_that_are_cut_short(tmp_path: Path) -> None:
+    reference = Packed(orders(tmp_path)).batches[0].column(0)[0].as_py()
+    for length in range(15, len(reference), 7):
+        batch = pa.record_batch({"_packed_rows": pa.array([reference[:length]], pa.binary())})
+        with pytest.raises(DataError, match="damaged"):
+            list(unpack([batch], unread))
