@@ -20,6 +20,8 @@ from cdfd.scan.splits import Split, shares
 Counts = npt.NDArray[np.int64]
 
 _HALVES: Final = ("early", "late")
+_WORTH_OPENING: Final = 256 << 10
+"""Bytes of a file whose rows take longer through the JVM than its footer."""
 _AT_ONCE = 64
 """Files whose rows are counted before the limit is looked at again."""
 
@@ -102,24 +104,46 @@ def row_counts(plan: ChangePlan, part: int, most: int, *, execution: Execution) 
     return np.array(counts, dtype=np.int64)
 
 
-def split_rows(split: Split, execution: Execution) -> int | None:
-    """How many rows a split has before any filter, from the log and the footers of its files; None if only reading tells.
+def portion_rows(splits: Sequence[Split], execution: Execution) -> int | None:
+    """How many rows splits have before any filter, from the log and the footers of files.
 
     Raises what `row_counts` does.
+
+    Returns:
+        None if only reading tells, or takes little longer than opening many small files for their footers.
     """
-    plan, scans = split.plan, split.plan.scans
-    if plan.refinement is not None or split.rows is not None:
-        return None if plan.refinement is not None else split.rows
-    if isinstance(split, RangeSplit):
-        return None if split.following is None or split.ordinal is None else split.following - split.ordinal
-    if isinstance(scans, LiveScans) and (noted := scans.rows()) is not None:
-        return noted
-    # The late phase of a change data file has the other rows of the early one.
-    phases = {(scan.path, scan.image_phase) for scan in scans}
-    if any(phase in _HALVES and not {(path, each) for each in _HALVES} <= phases for path, phase in phases):
+    count, unopened = 0, list[tuple[int, list[FileScan]]]()
+    for split in splits:
+        plan, scans = split.plan, split.plan.scans
+        if plan.refinement is not None:
+            return None
+        if split.rows is not None:
+            count += split.rows
+        elif isinstance(split, RangeSplit):
+            if split.ordinal is None or split.following is None:
+                return None
+            count += split.following - split.ordinal
+        elif isinstance(scans, LiveScans) and (noted := scans.rows()) is not None:
+            count += noted
+        else:
+            # The late phase of a change data file has the other rows of the early one.
+            phases = {(scan.path, scan.image_phase) for scan in scans}
+            if any(phase in _HALVES and not {(path, each) for each in _HALVES} <= phases for path, phase in phases):
+                return None
+            counts = [(scan, _noted(scan)) for scan in scans if scan.image_phase != "late"]
+            count += sum(rows for _, rows in counts if rows is not None)
+            unopened.append((plan.version, [scan for scan, rows in counts if rows is None]))
+    files = [scan for _, version_files in unopened for scan in version_files]
+    if sum(scan.share for scan in files) < len(files) * _WORTH_OPENING:
         return None
-    files = [scan for scan in scans if scan.image_phase != "late"]
-    return sum(count_each(plan.version, files, execution))
+    return count + sum(sum(count_each(version, scans, execution)) for version, scans in unopened if scans)
+
+
+def _noted(scan: FileScan) -> int | None:
+    """Rows of a scan as the log has them."""
+    if scan.change_type is None or scan.num_records is None or (scan.only, scan.piece) != (None, None):
+        return None
+    return scan.num_records - (0 if scan.without is None else scan.without.cardinality)
 
 
 def count_each(version: int, scans: Sequence[FileScan], execution: Execution) -> Iterator[int]:

@@ -21,7 +21,7 @@ from cdfd.scan.splits import Split
 from cdfd.scan.updates.last_refined import refined_versions
 from cdfd.scan.updates.net import NetChanges
 from cdfd.spark.engine.target import Target
-from cdfd.spark.source.admission import split_rows
+from cdfd.spark.source.admission import portion_rows
 from cdfd.spark.source.columns import SparkBatches
 from cdfd.spark.source.options import SourceOptions
 from cdfd.spark.source.packed import pack, refer
@@ -139,15 +139,9 @@ def change_rows(portion: ChangePartition, options: SourceOptions, table: Table) 
 
 
 def _count(portion: ChangePartition, options: SourceOptions) -> int | None:
-    """Number of rows of a portion that the sink can read itself; None if reading alone tells the number, or the sink may lack an option."""
+    """Number of rows of a portion that the sink can read itself; None if it may lack an option, or as `portion_rows` says."""
     if options.net or options.skip_missing or options.allowed_roots or options.path_prefixes:
         return None
     if not portion.target.rows.is_plain:
         return None
-    execution, count = execution_of(open_table(options), options), 0
-    for split in portion.splits:
-        rows = split_rows(split, execution)
-        if rows is None:
-            return None
-        count += rows
-    return count
+    return portion_rows(portion.splits, execution_of(open_table(options), options))

@@ -10,6 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from deltalake import DeltaTable, write_deltalake
 
 pytest.importorskip("pyspark")
 
@@ -53,6 +54,16 @@ class Packed:
     def read(self, portion: ChangePartition) -> Iterator[pa.RecordBatch]:
         self.references.append(portion)
         return change_rows(portion, self.options, open_table(self.options))
+
+
+def test_small_files_are_not_opened_twice(tmp_path: Path) -> None:
+    table = tmp_path / "orders"
+    write_deltalake(table, pa.table({"id": [1, 2, 3]}), configuration={"delta.enableChangeDataFeed": "true"})
+    DeltaTable(table).update({"id": "id + 10"}, predicate="id > 1")
+    packed = Packed(str(table))
+    # Change data files have no statistics.
+    assert not packed.references
+    assert packed.count == 7
 
 
 def unread(portion: ChangePartition) -> Iterator[pa.RecordBatch]:
