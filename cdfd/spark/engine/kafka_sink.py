@@ -26,7 +26,6 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark import TaskContext
 from pyspark.sql.datasource import (
     DataSource,
@@ -48,6 +47,7 @@ from cdfd.model.plan import ChangePlan
 from cdfd.model.position import Position
 from cdfd.model.version import Version
 from cdfd.plan.shape.shape import AS_IT_IS, Shape
+from cdfd.runtime import compute as pc
 from cdfd.runtime.tasks import iterate_in_thread
 from cdfd.scan.shaping import RowShaper
 from cdfd.scan.updates.whole_pairs import whole_pairs

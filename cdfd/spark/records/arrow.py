@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sql
 from pyspark.sql.pandas.functions import arrow_udf
@@ -23,6 +22,7 @@ from cdfd.delta.types.arrow_types import to_arrow
 from cdfd.delta.types.schema_string import parse
 from cdfd.errors import DataError
 from cdfd.model.columns import CHANGE_TYPES
+from cdfd.runtime import compute as pc
 from cdfd.scan import variant
 from cdfd.spark.records.records import CHANGE_NAMES, KAFKA_NAMES, ROW, UNKNOWN_HINT, VALUE, row_type
 
