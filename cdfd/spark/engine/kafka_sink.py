@@ -23,6 +23,7 @@ import uuid
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field, replace
+from functools import cache, partial
 
 import numpy as np
 import pyarrow as pa
@@ -40,7 +41,7 @@ from cdfd.delta.types.datatypes import StructType as Columns
 from cdfd.delta.types.schema import TableSchema, from_arrow
 from cdfd.encode.encoding import key_columns
 from cdfd.encode.side import RowCounts
-from cdfd.errors import CdfdError, ConfigError, SinkError
+from cdfd.errors import CdfdError, ConfigError, MissingFileError, SinkError
 from cdfd.model.batch import ChangeBatch
 from cdfd.model.columns import CHANGE_COLUMNS, COMMIT_VERSION, change_schema
 from cdfd.model.plan import ChangePlan
@@ -138,9 +139,19 @@ class TaskSink:
         Raises:
             CdfdError: the partition cannot be delivered. Spark then retries.
         """
+        # Opened once, if packed rows refer to partitions.
+        table = cache(partial(open_table, self.options.config, self.options.table))
+
+        def read(portion: ChangePartition) -> Iterator[pa.RecordBatch]:
+            try:
+                yield from change_rows(portion, SourceOptions(table().uri, packed=True), table())
+            except MissingFileError as error:
+                error.hint = f"{error.hint}. Or the source reads another table than the sink's `uri`"
+                raise
+
         full = (batch for batch in batches if batch.num_rows)
         unpacked = (
-            (rows.select(self.rows.schema.names) for rows in unpack(full, self._read))
+            (rows.select(self.rows.schema.names) for rows in unpack(full, read))
             if self.packed
             else map(self.rows, full)
         )
@@ -153,10 +164,6 @@ class TaskSink:
         if first is not None:
             part = _Part(self, query, batch, number, itertools.chain((first,), rows))
             asyncio.run(part.deliver(first[COMMIT_VERSION][0].as_py()))
-
-    def _read(self, portion: ChangePartition) -> Iterator[pa.RecordBatch]:
-        table = open_table(self.options.config, self.options.table)
-        return change_rows(portion, SourceOptions(table.uri, packed=True), table)
 
 
 @dataclass(eq=False, repr=False)

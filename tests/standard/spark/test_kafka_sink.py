@@ -309,6 +309,13 @@ class TestRefused:
         with pytest.raises(PySparkException, match="packed rows were changed"):
             change(rows).write.format("cdfd-kafka").options(**sink.options).mode("append").save()
 
+    def test_packed_rows_of_another_table(self, sink: Sink, tmp_path: Path) -> None:
+        other = str(tmp_path / "other")
+        sink.spark.range(3).write.format("delta").save(other)
+        rows = sink.spark.read.format("cdfd").option("startingVersion", 0).option("packed", "true").load(other)
+        with pytest.raises(PySparkException, match="another table than the sink's `uri`"):
+            rows.write.format("cdfd-kafka").options(**sink.options).mode("append").save()
+
     def test_a_schema_of_packed_rows(self, sink: Sink) -> None:
         read = sink.spark.read.format("cdfd").option("packed", "true").schema("id BIGINT")
         with pytest.raises(PySparkException, match="packed rows have their own schema"):
