@@ -212,14 +212,14 @@ def _make_variant(random: Random) -> Case:
 
 
 def check_footer(case: Case) -> str:
-    """Where columns are; `ValueError` for what is damaged."""
+    """Where columns are; the errors of `open_parquet` for what is damaged."""
     data = case.files["footer"]
     try:
         with parquet_reader.open_parquet(
             pa.BufferReader(b"PAR1" + data + len(data).to_bytes(4, "little") + b"PAR1")
         ) as file:
             return f"value {file.metadata.num_rows}"
-    except (ValueError, DataError) as error:
+    except (pa.ArrowException, ValueError, DataError) as error:
         return f"refused: {type(error).__name__}"
 
 
