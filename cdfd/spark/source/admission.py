@@ -19,7 +19,6 @@ from cdfd.scan.splits import Split, shares
 
 Counts = npt.NDArray[np.int64]
 
-_HALVES: Final = ("early", "late")
 _WORTH_OPENING: Final = 256 << 10
 """Bytes of a file whose rows take longer through the JVM than its footer."""
 _AT_ONCE = 64
@@ -127,8 +126,8 @@ def portion_rows(splits: Sequence[Split], execution: Execution) -> int | None:
             count += noted
         else:
             # The late phase of a change data file has the other rows of the early one.
-            phases = {(scan.path, scan.image_phase) for scan in scans}
-            if any(phase in _HALVES and not {(path, each) for each in _HALVES} <= phases for path, phase in phases):
+            early, late = ({scan.path for scan in scans if scan.image_phase == half} for half in ("early", "late"))
+            if early != late:
                 return None
             counts = [(scan, _noted(scan)) for scan in scans if scan.image_phase != "late"]
             count += sum(rows for _, rows in counts if rows is not None)

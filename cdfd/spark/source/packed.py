@@ -74,10 +74,9 @@ def pack(batch: pa.RecordBatch, names: Sequence[str]) -> pa.RecordBatch:
 
 
 def refer(portion: object, count: int) -> Iterator[pa.RecordBatch]:
-    """A partition of `count` rows as packed rows. It has no secrets: users may show these rows, or store them."""
-    if count:
-        reference = _REFERENCE + pickle.dumps(portion)
-        yield pa.RecordBatch.from_arrays([pa.array([reference], pa.binary())], schema=_SCHEMA)
+    """A partition of `count` rows, at least one, as packed rows. It has no secrets: users may show these rows, or store them."""
+    reference = _REFERENCE + pickle.dumps(portion)
+    yield pa.RecordBatch.from_arrays([pa.array([reference], pa.binary())], schema=_SCHEMA)
     nulls = pa.RecordBatch.from_arrays([pa.nulls(min(count, _NULL_ROWS), pa.binary())], schema=_SCHEMA)
     for first in range(1, count, _NULL_ROWS):
         yield nulls.slice(0, count - first)

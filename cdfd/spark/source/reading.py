@@ -139,9 +139,11 @@ def change_rows(portion: ChangePartition, options: SourceOptions, table: Table) 
 
 
 def _count(portion: ChangePartition, options: SourceOptions) -> int | None:
-    """Number of rows of a portion that the sink can read itself; None if it may lack an option, or as `portion_rows` says."""
+    """Number of rows of a portion that the sink can read itself; None: none, it may lack an option, or as `portion_rows` says."""
     if options.net or options.skip_missing or options.allowed_roots or options.path_prefixes:
         return None
     if not portion.target.rows.is_plain:
         return None
-    return portion_rows(portion.splits, execution_of(open_table(options), options))
+    count = portion_rows(portion.splits, execution_of(open_table(options), options))
+    # Reading alone shows whether a log that promises no rows is right. Nothing would refer to them.
+    return count if count is not None and count > 0 else None

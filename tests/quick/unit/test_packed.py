@@ -77,6 +77,16 @@ def test_rows_refer_to_a_partition_if_their_number_is_known(tmp_path: Path) -> N
     assert sum(each.num_rows - each.column(0).null_count for each in packed.batches) == 1
 
 
+def test_a_log_that_promises_no_rows_loses_none(tmp_path: Path) -> None:
+    write_deltalake(tmp_path, pa.table({"id": [1, 2, 3]}))
+    log = tmp_path / "_delta_log" / f"{0:020}.json"
+    text, counts = log.read_text(), '\\"numRecords\\":'
+    assert f"{counts}3" in text
+    log.write_text(text.replace(f"{counts}3", f"{counts}0"))
+    with pytest.raises(DataError, match="the file has 3 rows, and the log says 0"):
+        Packed(str(tmp_path))
+
+
 @pytest.mark.parametrize(
     "options",
     [
