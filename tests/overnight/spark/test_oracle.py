@@ -69,6 +69,24 @@ class TestWhatIsKnownToDiffer:
         assert before["id"].to_pylist() == cdfd.changes(table, 2).read_all()["id"].to_pylist() == [1]
         assert sorted(feed(spark, table, 2)["id"].to_pylist()) == [1, 2, 3]
 
+    def test_ranges_by_time_after_a_replacement_ended_commit_timestamps(
+        self, spark: SparkSession, tmp_path: Path
+    ) -> None:
+        table = made(spark, tmp_path, "(1, NULL)")
+        spark.sql(f"ALTER TABLE delta.`{table}` SET TBLPROPERTIES ('delta.enableInCommitTimestamps' = 'true')")
+        spark.sql(f"INSERT INTO delta.`{table}` VALUES (2, NULL)")
+        end = cdfd.changes(table, 3).read_all()["_commit_timestamp"][0].as_py()
+        entry = Path(table, "_delta_log", f"{3:020}.json")
+        later = entry.stat().st_mtime_ns + 10**9
+        os.utime(entry, ns=(later, later))
+        by_time = spark.read.format("delta").option("readChangeFeed", "true").option("startingVersion", 1)
+        by_time = by_time.option("endingTimestamp", str(end.replace(tzinfo=None)))
+        assert sorted(by_time.load(table).toArrow()["id"].to_pylist()) == [1, 2]
+        feed_only = "TBLPROPERTIES (delta.enableChangeDataFeed = true)"
+        spark.sql(f"REPLACE TABLE delta.`{table}` (id BIGINT, day DATE) USING delta {feed_only}")
+        assert by_time.load(table).toArrow()["id"].to_pylist() == [1]
+        assert cdfd.changes(table, 1, end).read_all()["id"].to_pylist() == [1, 2]
+
 
 def test_times_of_log_entries_that_are_out_of_order(spark: SparkSession, tmp_path: Path) -> None:
     """Each is a millisecond after the one before: wherever a range begins."""
