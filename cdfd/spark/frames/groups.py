@@ -7,7 +7,7 @@ reader does not give as cdfd does, are left to `format("cdfd")`.
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -104,7 +104,7 @@ def check_files(files: Sequence[FileRows]) -> None:
     if len(paths) > FEW_FILES and sum(paths.values()) < SMALL_FILE * len(paths):
         raise ReadByCdfd(f"{len(paths)} files are small, and are read together")
     for path in paths:
-        name = path.rpartition("/")[2]
+        name = name_of(path)
         if not is_parquet(path):
             raise ReadByCdfd(f"the file {path!r:.200} is not Parquet")
         if name.startswith(("_", ".")) or name.endswith("._COPYING_"):
@@ -134,27 +134,31 @@ def check_schema(schema: TableSchema, *, field_ids: bool) -> None:
                 raise ReadByCdfd(f"column {child.name!r:.200} is of type {kind}")
 
 
-def name_of(each: FileRows) -> str:
+def name_of(path: str) -> str:
     """The name of a file, without its folder."""
-    return each.scan.path.rpartition("/")[2]
+    return path.rpartition("/")[2]
 
 
 def are_named(group: Sequence[FileRows]) -> bool:
-    """Whether names tell the files apart, which are few."""
-    names = {name_of(each) for each in group}
-    return len(names) == len(group) <= MOST_NAMED and all(map(_PLAIN_NAME.fullmatch, names))
+    """Whether names tell the files apart, which are few. A file may come several times: one version adds it, and another one removes it."""
+    paths = {each.scan.path for each in group}
+    names = set(map(name_of, paths))
+    return len(names) == len(paths) <= MOST_NAMED and all(map(_PLAIN_NAME.fullmatch, names))
 
 
 def groups_of(files: Sequence[FileRows]) -> list[list[FileRows]]:
     """The groups of files, which have the same schema, `is_cdc` and `selects`.
 
-    The files of a group also have the same constants, or names tell them apart, unless there are many such groups.
+    The files of a group also have the same constants, or names tell them apart, unless there are many such groups. Files that come several
+    times have groups of their own: a filter on the version leaves out other files before Spark reads them.
     """
+    times = Counter(each.scan.path for each in files if not each.selects)
     fine = defaultdict[object, defaultdict[object, list[FileRows]]](lambda: defaultdict(list))
     for each in files:
         scan = each.scan
         constants = each.version, scan.change_type, tuple(sorted(scan.partition_values.items()))
-        fine[id(each.schema), each.is_cdc, each.selects][constants].append(each)
+        repeats = not each.selects and times[scan.path] > 1
+        fine[id(each.schema), each.is_cdc, each.selects, repeats][constants].append(each)
     groups = list[list[FileRows]]()
     for alike in fine.values():
         scans = list[list[FileRows]]()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
@@ -192,17 +193,23 @@ class ScanFrames:
         # A column of the table with this name hides that of Spark in SQL.
         is_hidden = _METADATA in map(str.lower, types)
         joins = first.selects or (ordered and is_hidden) or (bool(different) and (is_hidden or not are_named(group)))
+        # The changes of a file that one version adds and another one removes.
+        paths = {each.scan.path: None for each in group}
+        repeats = len(paths) < len(group)
         columns = {name: constant.decode(sql_literal(of_files[0])) for name, (constant, of_files) in constants.items()}
         if joins:
             frame = self._join(frame, group, different, ordered=ordered)
             columns |= {name: constant.decode(quoted(_VALUE_OF + name)) for name, (constant, _) in different.items()}
+        elif repeats:
+            frame = self._repeat(frame, group, different)
+            columns |= {name: quoted(_VALUE_OF + name) for name in different}
         elif different:
-            number = self._number(group)
+            number = self._number(paths)
             for name, (constant, of_files) in different.items():
                 literals = (constant.decode(sql_literal(value)) for value in of_files)
                 columns[name] = f"get(array({', '.join(literals)}), {number})"
         if ordered:
-            inside = _RANK_OF_SELECTED if first.selects else _ROW if joins else f"{_METADATA}.row_index"
+            inside = _RANK_OF_SELECTED if first.selects else _ROW if joins or repeats else f"{_METADATA}.row_index"
             columns[CHANGE_ORDINAL] = f"{columns.pop(_BASE)} + {inside}"
         texts = select_columns(types, first.schema, self.wanted, columns)
         try:
@@ -210,7 +217,7 @@ class ScanFrames:
         except ConfigError as error:
             raise ReadByCdfd(error.what) from None
         stored = [f"{quoted(name)} AS {quoted(name)}" for name in types]
-        if not joins and texts[: len(stored)] == stored:
+        if not joins and not repeats and texts[: len(stored)] == stored:
             texts[: len(stored)] = ["*"]  # each expression takes a call of the JVM, which parses it
         return frame.selectExpr(*texts)
 
@@ -227,14 +234,29 @@ class ScanFrames:
                 "a file is gone", table=self.files.storage.uri, path=path, hint=MISSING_HINT
             ) from None
 
-    def _number(self, group: Sequence[FileRows]) -> str:
-        """SQL of the number of a row's file in the group. Spark computes it once for all columns.
+    def _repeat(
+        self, frame: DataFrame, group: Sequence[FileRows], different: Mapping[str, tuple[Constant, Sequence[Any]]]
+    ) -> DataFrame:
+        """Each row as often as its file is in the group, with the constants of that time. So Spark decodes the file once."""
+        times = defaultdict[str, list[str]](list)
+        for number, each in enumerate(group):
+            values_ = (
+                f"{constant.decode(sql_literal(of_files[number]))} AS {quoted(_VALUE_OF + name)}"
+                for name, (constant, of_files) in different.items()
+            )
+            times[each.scan.path].append(f"struct({', '.join(values_)})")
+        rows = ", ".join(f"array({', '.join(structs)})" for structs in times.values())
+        row = [f"{_METADATA}.row_index AS {_ROW}"] if group[0].ordinal is not None else []
+        return frame.selectExpr("*", *row, f"inline(get(array({rows}), {self._number(times)}))")
+
+    def _number(self, paths: Collection[str]) -> str:
+        """SQL of the number of a row's file among paths.
 
         The size of a file says which it is if it can: Spark compares names in several times the time. A map takes little code, whatever the
         number of files. The JVM does not compile a method that is long.
         """
-        sizes = [self.spark_files[each.scan.path].size for each in group]
-        by_name = _number_by("file_name", [sql_literal(name_of(each)) for each in group])
+        sizes = [self.spark_files[path].size for path in paths]
+        by_name = _number_by("file_name", [sql_literal(name_of(path)) for path in paths])
         if None in sizes or len({*sizes}) < len(sizes):
             return by_name
         # A file that has been replaced since has another size.

@@ -75,7 +75,14 @@ class TestGroups:
         monkeypatch.setattr(groups, "MOST_SCANS", 2)
         assert groups.groups_of(some) == [some]
 
-    @pytest.mark.parametrize("other", [SCAN, replace(SCAN, path="ä.parquet"), replace(SCAN, path="a%20b")])
+    def test_a_file_that_is_added_and_removed_is_in_one_group(self) -> None:
+        kept, added = files(SCAN, replace(SCAN, path="b"))
+        (removed,) = files(replace(SCAN, path="b", change_type="delete"), version=4)
+        assert groups.groups_of([kept, added, removed]) == [[kept], [added, removed]]
+
+    @pytest.mark.parametrize(
+        "other", [replace(SCAN, path="p=x/a.parquet"), replace(SCAN, path="ä.parquet"), replace(SCAN, path="a%20b")]
+    )
     def test_names_that_do_not_tell_files_apart(self, other: FileScan) -> None:
         some = [*files(SCAN), *files(other, version=4)]
         assert groups.groups_of(some) == [some[:1], some[1:]]

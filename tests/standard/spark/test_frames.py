@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import replace
+from datetime import date
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from deltalake import write_deltalake
+from deltalake import DeltaTable, write_deltalake
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -311,6 +312,23 @@ class TestFiles:
         frame = cdfd.spark.changes(spark, tmp_path, ordinals=True, reader="spark")
         actual = frame.orderBy("n").select("n", "_commit_version", "_change_ordinal").collect()
         assert [tuple(row) for row in actual] == wanted
+
+    @pytest.mark.parametrize("ordinals", [True, False])
+    def test_a_file_that_is_added_and_removed_is_read_once(
+        self, spark: SparkSession, tmp_path: Path, ordinals: bool
+    ) -> None:
+        for number, day in enumerate((None, "0001-01-01", "2026-12-01")):
+            rows = pa.table({"n": [number, number + 10], "day": pa.array([day] * 2).cast(pa.date32())})
+            write_deltalake(tmp_path, rows, mode="append", partition_by=["day"])
+        DeltaTable(tmp_path).delete()
+        frame, other = (
+            cdfd.spark.changes(spark, tmp_path, ordinals=ordinals, reader=reader) for reader in ("spark", "cdfd")
+        )
+        assert frame._jdf.queryExecution().optimizedPlan().collectLeaves().size() == 1
+        assert frame.count() == other.count() == 12
+        assert frame.exceptAll(other).isEmpty()
+        row = frame.where("n = 11 AND _commit_version = 3").select("day", "_change_type").collect()
+        assert [tuple(each) for each in row] == [(date(1, 1, 1), "delete")]
 
     @pytest.mark.parametrize("ansi", ["true", "false"])
     def test_rows_of_a_file_that_is_replaced_have_its_version(
