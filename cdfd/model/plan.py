@@ -105,13 +105,11 @@ class ChangePlan:
         return position.part <= len(self.scans) and same and not other
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class LiveScans(Sequence[FileScan]):
     """Files whose rows are all inserts, as in a first snapshot. Scans are created on access, so a million files are not a million objects."""
 
-    __slots__ = ("files",)
-
-    def __init__(self, files: PackedFiles[Add]) -> None:
-        self.files = files
+    files: PackedFiles[Add]
 
     def __len__(self) -> int:
         return len(self.files)

@@ -10,7 +10,9 @@ from __future__ import annotations
 import io
 import json
 import pickle
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import pickletools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields, is_dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -33,9 +35,9 @@ _NAMED: Final = {
     "cdfd.log.listing": {"Listing"},
     "cdfd.scan.splits": {"Split"},
     "cdfd.spark.engine.target": {"Target"},
+    "cdfd.spark.source.packed": {"_make"},
     "cdfd.spark.source.reading": {"ChangePartition"},
     "cdfd.storage.base": {"Stat"},
-    "pyarrow.lib": {"decimal128", "field", "list_", "map_", "schema", "struct", "timestamp", "type_for_alias"},
     "pyspark.sql.types": {"StructType"},
 }
 """Besides classes of `_PURE`, which do no I/O, references consist of these."""
@@ -75,8 +77,9 @@ def pack(batch: pa.RecordBatch, names: Sequence[str]) -> pa.RecordBatch:
 
 def refer(portion: object, count: int) -> Iterator[pa.RecordBatch]:
     """A partition of `count` rows, at least one, as packed rows. It has no secrets: users may show these rows, or store them."""
-    reference = _REFERENCE + pickle.dumps(portion)
-    yield pa.RecordBatch.from_arrays([pa.array([reference], pa.binary())], schema=_SCHEMA)
+    reference = io.BytesIO()
+    _References(reference).dump(portion)
+    yield pa.RecordBatch.from_arrays([pa.array([_REFERENCE + reference.getvalue()], pa.binary())], schema=_SCHEMA)
     nulls = pa.RecordBatch.from_arrays([pa.nulls(min(count, _NULL_ROWS), pa.binary())], schema=_SCHEMA)
     for first in range(1, count, _NULL_ROWS):
         yield nulls.slice(0, count - first)
@@ -98,7 +101,7 @@ def unpack(
         for packed in batch.column(0).drop_null():
             content = memoryview(packed.as_buffer())
             if content[: len(_REFERENCE)].tobytes() == _REFERENCE:
-                yield from read(_restore(content[len(_REFERENCE) :]))
+                yield from read(_restore(content[len(_REFERENCE) :].tobytes()))
                 continue
             try:
                 with pa.ipc.open_stream(packed.as_buffer()) as stream:
@@ -107,8 +110,27 @@ def unpack(
                 raise DataError(f"packed rows are damaged: {error}") from error
 
 
-def _restore(reference: memoryview) -> Any:
+class _References(pickle.Pickler):
+    """Writes values as calls of their classes."""
+
+    def reducer_override(self, value: object) -> Any:
+        if isinstance(value, type):
+            return NotImplemented
+        if is_dataclass(value):
+            return _make, (type(value), {each.name: getattr(value, each.name) for each in fields(value) if each.init})
+        # The schema of references is empty.
+        return (StructType, ()) if isinstance(value, StructType) else NotImplemented
+
+
+def _make(kind: Callable[..., object], values: Mapping[str, object]) -> object:
+    return kind(**values)
+
+
+def _restore(reference: bytes) -> Any:
     try:
+        # The class of a value is one that the whole process has. So no opcode may set attributes.
+        if any(opcode.name == "BUILD" for opcode, _, _ in pickletools.genops(reference)):
+            raise DataError("a reference of packed rows sets attributes")
         return _Values(io.BytesIO(reference)).load()
     except (pickle.UnpicklingError, EOFError, ImportError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise DataError(f"a reference of packed rows is damaged: {error}") from error

@@ -15,6 +15,7 @@ from deltalake import DeltaTable, write_deltalake
 pytest.importorskip("pyspark")
 
 from cdfd.errors import DataError
+from cdfd.model.plan import ChangePlan
 from cdfd.spark.source.packed import refer, unpack
 from cdfd.spark.source.reading import ChangePartition, change_rows, open_table
 from cdfd.spark.source.source import CdfdSource
@@ -127,11 +128,23 @@ def test_bytes_that_call_something_else(value: object, tmp_path: Path, monkeypat
 def test_names_that_a_module_of_values_imports(name: str) -> None:
     reference = b"".join((b"\x80\x04", pickle.SHORT_BINUNICODE, bytes([15]), b"cdfd.model.plan"))
     reference += b"".join((pickle.SHORT_BINUNICODE, bytes([len(name)]), name.encode(), pickle.STACK_GLOBAL, b"."))
-    column = next(refer(None, 1)).column(0)[0].as_py()
-    begins = column[: column.index(b":") + 1]
-    batch = pa.record_batch({"_packed_rows": pa.array([begins + reference], pa.binary())})
     with pytest.raises(DataError, match="which no partition consists of"):
-        list(unpack([batch], unread))
+        list(unpack([row_of(reference)], unread))
+
+
+def test_bytes_that_change_a_class() -> None:
+    """Later partitions of the same process would have the attribute, too."""
+    reference = b"ccdfd.model.plan\nChangePlan\n" + b"N}X\x07\0\0\0versionK\x07s\x86b."
+    before = ChangePlan.version
+    with pytest.raises(DataError, match="sets attributes"):
+        list(unpack([row_of(reference)], unread))
+    assert ChangePlan.version is before
+
+
+def row_of(reference: bytes) -> pa.RecordBatch:
+    """A packed row that refers to a pickle."""
+    column = next(refer(None, 1)).column(0)[0].as_py()
+    return pa.record_batch({"_packed_rows": pa.array([column[: column.index(b":") + 1] + reference], pa.binary())})
 
 
 def test_references_that_are_cut_short(tmp_path: Path) -> None:
