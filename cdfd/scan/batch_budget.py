@@ -6,10 +6,12 @@ and each object of a variant the names of its fields.
 
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from cdfd.errors import DataError
 from cdfd.runtime import compute as pc
+from cdfd.runtime.arrays import to_numpy
 
 BATCH_BYTES = 64 << 20
 """Bytes that a batch of several rows may get. A batch that would get more is divided."""
@@ -55,9 +57,10 @@ def text_bytes(value: Any, kind: pa.DataType, rows: int) -> int:
     """Bytes of the text of a partition value in all rows."""
     if value is None or not (pa.types.is_string(kind) or pa.types.is_binary(kind)):
         return 0
-    if isinstance(value, pa.DictionaryArray):
-        lengths = pc.binary_length(value.dictionary).cast(pa.int64())
-        return int(pc.sum(lengths.take(value.indices)).as_py() or 0)
+    if isinstance(value, pa.RunEndEncodedArray):
+        ends = np.clip(to_numpy(value.run_ends).astype(np.int64), value.offset, value.offset + rows)
+        lengths = pc.fill_null(pc.binary_length(value.values), 0)
+        return int(np.dot(np.diff(ends, prepend=value.offset), to_numpy(lengths)))
     buffer = value.as_buffer()
     return 0 if buffer is None else rows * int(buffer.size)
 

@@ -213,6 +213,9 @@ class Constants:
         """The values for `count` rows from row `row` on."""
         if not self._each:
             return self._same
-        ends = np.clip(self._starts, row, row + count)
-        numbers = array_of(np.repeat(np.arange(len(ends) - 1, dtype=np.int32), np.diff(ends)))
-        return {name: pa.DictionaryArray.from_arrays(numbers, column) for name, column in self._each.items()}
+        ends = np.clip(self._starts, row, row + count) - row
+        (files,) = np.diff(ends).nonzero()
+        of_runs, places = array_of(ends[files + 1].astype(np.int32)), array_of(files)
+        return {
+            name: pa.RunEndEncodedArray.from_arrays(of_runs, column.take(places)) for name, column in self._each.items()
+        }

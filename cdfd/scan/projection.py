@@ -27,7 +27,7 @@ from cdfd.scan.conversion import conversion, narrows
 Array: TypeAlias = "pa.Array[Any]"
 Convert: TypeAlias = "Callable[[Array, BatchBudget], Array]"
 """Converts an array. The budget is charged before memory is allocated."""
-PartitionValues: TypeAlias = "Mapping[str, pa.Scalar[Any] | pa.DictionaryArray]"
+PartitionValues: TypeAlias = "Mapping[str, pa.Scalar[Any] | pa.RunEndEncodedArray]"
 """Partition values by name of the column: a value for all rows, or a dictionary with one for each row."""
 
 FIELD_ID = b"PARQUET:field_id"
@@ -379,8 +379,8 @@ def _charged(cast: Callable[[Array], Array], kind: pa.DataType) -> Convert:
 
 def _constant(value: Any, kind: pa.DataType, rows: int) -> Array:
     """The values of a column that the file does not have."""
-    if isinstance(value, pa.DictionaryArray):
-        return value.dictionary.take(value.indices)
+    if isinstance(value, pa.RunEndEncodedArray):
+        return pc.run_end_decode(value)
     return pa.nulls(rows, kind) if value is None or not value.is_valid else pa.repeat(value, rows)
 
 

@@ -16,7 +16,7 @@ use arrow_data::{ByteView, MAX_INLINE_VIEW_LEN};
 use arrow_schema::{DataType, Field, FieldRef, Fields, Schema};
 
 use super::charge::OPEN_BYTES;
-use super::failure::{Result, damaged, too_large};
+use super::failure::{Failure, Result, damaged, too_large};
 
 /// Bytes of strings in a batch, at most, unless it has one row.
 const BATCH_BYTES: u64 = 32 << 20;
@@ -67,31 +67,25 @@ fn copied_field(field: &FieldRef) -> FieldRef {
 pub fn plain_batch(batch: &RecordBatch) -> Result<(RecordBatch, Option<RecordBatch>)> {
     let mut rows = batch.num_rows();
     let mut part = batch.clone();
-    loop {
-        let size = part
+    let columns = loop {
+        let mut left = if rows > 1 { BATCH_BYTES } else { OPEN_BYTES };
+        let columns = part
             .columns()
             .iter()
-            .map(|column| text_bytes(column))
-            .fold(0, u64::saturating_add);
-        if size <= BATCH_BYTES {
-            break;
-        }
-        if rows <= 1 {
-            if size > OPEN_BYTES {
+            .map(|column| plain(column, None, &mut left));
+        match columns.collect::<Result<Vec<_>>>() {
+            Err(Failure::FewerRows) if rows > 1 => {
+                rows = rows.div_ceil(2);
+                part = batch.slice(0, rows);
+            }
+            Err(Failure::FewerRows) => {
                 return Err(too_large!(
-                    "a row has {size} bytes of strings; at most {OPEN_BYTES} are read"
+                    "a row has more than {OPEN_BYTES} bytes of strings"
                 ));
             }
-            break;
+            columns => break columns?,
         }
-        rows = rows.div_ceil(2);
-        part = batch.slice(0, rows);
-    }
-    let columns = part
-        .columns()
-        .iter()
-        .map(|column| plain(column, None))
-        .collect::<Result<Vec<_>>>()?;
+    };
     let schema = Schema::new(copied_fields(batch.schema_ref().fields()));
     let options = RecordBatchOptions::new().with_row_count(Some(rows));
     let plain = RecordBatch::try_new_with_options(Arc::new(schema), columns, &options)?;
@@ -99,49 +93,22 @@ pub fn plain_batch(batch: &RecordBatch) -> Result<(RecordBatch, Option<RecordBat
     Ok((plain, (left > 0).then(|| batch.slice(rows, left))))
 }
 
-/// Bytes of all strings in an array once they are copied.
-fn text_bytes(array: &dyn Array) -> u64 {
-    let lengths = |views: &[u128]| views.iter().map(|view| u64::from(*view as u32)).sum();
-    match array.data_type() {
-        DataType::Utf8View => lengths(array.as_string_view().views()),
-        DataType::BinaryView => lengths(array.as_binary_view().views()),
-        DataType::Struct(_) => array
-            .as_struct()
-            .columns()
-            .iter()
-            .map(|column| text_bytes(column))
-            .sum(),
-        DataType::List(_) => {
-            let list = array.as_list::<i32>();
-            text_bytes(&within(list.offsets(), list.values()))
-        }
-        DataType::Map(..) => {
-            let map = array.as_map();
-            text_bytes(&within(
-                map.offsets(),
-                &(Arc::new(map.entries().clone()) as ArrayRef),
-            ))
-        }
-        _ => 0,
-    }
-}
-
 /// An array with plain strings. `outer` are the nulls of the structs that it is in: a struct that is never null has none of its own, but its
-/// children may be null where these are.
-fn plain(array: &ArrayRef, outer: Option<&NullBuffer>) -> Result<ArrayRef> {
+/// children may be null where these are. If its strings have more than `left` bytes, there must be fewer rows.
+fn plain(array: &ArrayRef, outer: Option<&NullBuffer>, left: &mut u64) -> Result<ArrayRef> {
     if type_with(array.data_type(), &DataType::Binary) == *array.data_type() {
         return Ok(Arc::clone(array));
     }
     Ok(match array.data_type() {
-        DataType::Utf8View => copied(array.as_string_view())?,
-        DataType::BinaryView => copied(array.as_binary_view())?,
+        DataType::Utf8View => copied(array.as_string_view(), left)?,
+        DataType::BinaryView => copied(array.as_binary_view(), left)?,
         DataType::Struct(fields) => {
             let known = array.as_struct();
             let nulls = NullBuffer::union(known.nulls(), outer);
             let columns = known
                 .columns()
                 .iter()
-                .map(|column| plain(column, nulls.as_ref()));
+                .map(|column| plain(column, nulls.as_ref(), left));
             let columns = columns.collect::<Result<Vec<_>>>()?;
             Arc::new(StructArray::try_new_with_length(
                 copied_fields(fields),
@@ -152,7 +119,7 @@ fn plain(array: &ArrayRef, outer: Option<&NullBuffer>) -> Result<ArrayRef> {
         }
         DataType::List(item) => {
             let list = array.as_list::<i32>();
-            let values = plain(&within(list.offsets(), list.values()), None)?;
+            let values = plain(&within(list.offsets(), list.values()), None, left)?;
             Arc::new(ListArray::try_new(
                 copied_field(item),
                 from_zero(list.offsets()),
@@ -168,6 +135,7 @@ fn plain(array: &ArrayRef, outer: Option<&NullBuffer>) -> Result<ArrayRef> {
                     &(Arc::new(map.entries().clone()) as ArrayRef),
                 ),
                 None,
+                left,
             )?;
             let (offsets, nulls) = (from_zero(map.offsets()), map.nulls().cloned());
             Arc::new(MapArray::try_new(
@@ -183,7 +151,7 @@ fn plain(array: &ArrayRef, outer: Option<&NullBuffer>) -> Result<ArrayRef> {
 }
 
 /// Strings or binaries one after the other.
-fn copied(array: &GenericByteViewArray<impl ByteViewType>) -> Result<ArrayRef> {
+fn copied(array: &GenericByteViewArray<impl ByteViewType>, left: &mut u64) -> Result<ArrayRef> {
     let (views, nulls) = (array.views(), array.nulls());
     let length_of = |view: &u128| *view as u32 as usize;
     let offsets = if let Some(nulls) = nulls {
@@ -194,8 +162,9 @@ fn copied(array: &GenericByteViewArray<impl ByteViewType>) -> Result<ArrayRef> {
     } else {
         OffsetBuffer::<i32>::try_from_lengths(views.iter().map(length_of))
     }
-    .map_err(|_| too_large!("a row has 2 GiB of strings; at most {OPEN_BYTES} bytes are read"))?;
+    .map_err(|_| Failure::FewerRows)?;
     let size = offsets.last() as usize;
+    *left = left.checked_sub(size as u64).ok_or(Failure::FewerRows)?;
     let mut bytes = Vec::with_capacity(size + COPIED);
     for (view, end) in views.iter().zip(&offsets[1..]) {
         // More bytes than the string has, and then fewer: copying as many each time takes a third of the time.

@@ -389,7 +389,7 @@ A_STRUCT = pa.struct({"a": pa.int64()})
 WIDE = StructType((StructField("a", LONG), *(StructField(f"b{number}", LONG) for number in range(9))))
 BY_TEXT = table(StructField("x", LONG), StructField("p", STRING), by=("p",))
 VARIANTS = pa.array([{"metadata": b"\x01\x00\x00", "value": b"\x00"}] * 60)
-DIFFERENT = pa.DictionaryArray.from_arrays(pa.array([0, 0, 1, 1], pa.int32()), pa.array(["v" * 60, None]))
+DIFFERENT = pa.RunEndEncodedArray.from_arrays(pa.array([2, 4], pa.int32()), pa.array(["v" * 60, None]))
 
 
 @pytest.mark.parametrize(
@@ -420,7 +420,7 @@ DIFFERENT = pa.DictionaryArray.from_arrays(pa.array([0, 0, 1, 1], pa.int32()), p
 def test_rows_are_divided_where_they_get_more_than_the_file_has(
     schema: TableSchema,
     column: pa.Array[Any],
-    partition: pa.Scalar[Any] | pa.DictionaryArray | None,
+    partition: pa.Scalar[Any] | pa.RunEndEncodedArray | None,
     parts: list[int],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
