@@ -33,6 +33,7 @@ RUN set -eu; \
     done
 # Before cdfd, so that a change of Python code compiles no crate again. Cargo.lock has the hashes of crates.
 COPY --from=rust /usr/local/rustup/toolchains/ /usr/local/rustup/toolchains/
+COPY .cargo/ .cargo/
 COPY native/ native/
 RUN set -eu; \
     PATH="$(echo /usr/local/rustup/toolchains/*/bin):/srv/tools/bin:${PATH}"; \

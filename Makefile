@@ -16,7 +16,7 @@ export MYPY_CACHE_DIR ?= $(HOME)/.cache/cdfd/mypy
 RUST := $(shell sed -n 's/^rust-version = "\([0-9.]*\)".*/\1/p' native/Cargo.toml)
 # Empty without a cargo of that version or a newer one.
 CARGO = $(shell printf '%s\n' 'cargo $(RUST)' "$$(cargo --version 2> /dev/null)" | sort -VC && echo cargo)
-NATIVE := $(shell find native/Cargo.toml native/Cargo.lock native/pyproject.toml native/src native/python -type f -not -name '*.pyc')
+NATIVE := $(shell find .cargo/config.toml native/Cargo.toml native/Cargo.lock native/pyproject.toml native/src native/python -type f -not -name '*.pyc')
 PYTEST = $(BIN)/python -m pytest -n 2
 PACKAGE := .venv/.package
 MARK := .venv/.installed
