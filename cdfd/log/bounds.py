@@ -50,6 +50,8 @@ def parse_bound(bound: Start | Bound) -> Bound:
     Raises:
         ConfigError: it is not a bound.
     """
+    if isinstance(bound, timedelta) and abs(bound) > _LONGEST:
+        raise _too_long(bound)
     if isinstance(bound, timedelta | After):
         return bound
     if isinstance(bound, Mapping):
@@ -92,7 +94,7 @@ def _of_text(text: str) -> Bound:
     if (ago := _AGO.fullmatch(word)) and ago[2] in _LENGTHS:
         # Compared as numbers: a product of timedeltas may overflow.
         if int(ago[1]) > _LONGEST / _LENGTHS[ago[2]]:
-            raise ConfigError(f"{text!r:.200} is longer ago than 100 years", hint="Use `earliest`")
+            raise _too_long(text)
         return int(ago[1]) * _LENGTHS[ago[2]]
     try:
         return _utc(datetime.fromisoformat(text.strip()), text)
@@ -113,6 +115,10 @@ def _utc(moment: datetime, text: object) -> datetime:
         return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
     except OverflowError:
         raise _invalid(text) from None
+
+
+def _too_long(bound: object) -> ConfigError:
+    return ConfigError(f"{bound!r:.200} is longer ago than 100 years", hint="Use `earliest`")
 
 
 def _invalid(bound: object) -> ConfigError:

@@ -175,6 +175,10 @@ class TestWords:
         for text in ("9999999999 weeks ago", "101 years ago", "36526 days ago"):
             with pytest.raises(ConfigError):
                 parse_bound(text)
+        # Before now, or after it, they are beyond the years of a datetime.
+        for duration in (timedelta.min, timedelta.max):
+            with pytest.raises(ConfigError, match="longer ago than 100 years"):
+                parse_bound({"after": duration})
 
     def test_dates_and_milliseconds(self) -> None:
         midnight = datetime(2026, 1, 1, tzinfo=UTC)
