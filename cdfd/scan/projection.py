@@ -28,7 +28,7 @@ Array: TypeAlias = "pa.Array[Any]"
 Convert: TypeAlias = "Callable[[Array, BatchBudget], Array]"
 """Converts an array. The budget is charged before memory is allocated."""
 PartitionValues: TypeAlias = "Mapping[str, pa.Scalar[Any] | pa.RunEndEncodedArray]"
-"""Partition values by name of the column: a value for all rows, or a dictionary with one for each row."""
+"""Partition values by name of the column: a value for all rows, or one for each run of rows."""
 
 FIELD_ID = b"PARQUET:field_id"
 """Key of the metadata in which Arrow keeps the `field_id` of a Parquet column."""

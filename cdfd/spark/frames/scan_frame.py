@@ -186,16 +186,17 @@ class ScanFrames:
             self._readers[key] = read, self.spark.read.options(**_OPTIONS).schema(read)
         read, reader = self._readers[key]
         frame = self._scan(group, reader)
-        constants = _constants(group, [name for name, _ in self.wanted], self.files.storage.uri)
+        # A version may add a file that another one removes: then these two columns tell its rows apart, whatever is wanted.
+        paths = {each.scan.path: None for each in group}
+        repeats = len(paths) < len(group)
+        names = [*(name for name, _ in self.wanted), *((CHANGE_TYPE, COMMIT_VERSION) if repeats else ())]
+        constants = _constants(group, names, self.files.storage.uri)
         different = {name: each for name, each in constants.items() if any(value != each[1][0] for value in each[1])}
         ordered = first.ordinal is not None
         types = {child.name: child.dataType for child in read}
         # A column of the table with this name hides that of Spark in SQL.
         is_hidden = _METADATA in map(str.lower, types)
         joins = first.selects or (ordered and is_hidden) or (bool(different) and (is_hidden or not are_named(group)))
-        # The changes of a file that one version adds and another one removes.
-        paths = {each.scan.path: None for each in group}
-        repeats = len(paths) < len(group)
         columns = {name: constant.decode(sql_literal(of_files[0])) for name, (constant, of_files) in constants.items()}
         if joins:
             frame = self._join(frame, group, different, ordered=ordered)

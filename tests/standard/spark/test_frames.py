@@ -330,6 +330,18 @@ class TestFiles:
         row = frame.where("n = 11 AND _commit_version = 3").select("day", "_change_type").collect()
         assert [tuple(each) for each in row] == [(date(1, 1, 1), "delete")]
 
+    @pytest.mark.parametrize("most_named", [groups.MOST_NAMED, 0])
+    def test_a_file_has_the_rows_of_all_its_changes_whatever_columns_are_read(
+        self, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most_named: int
+    ) -> None:
+        monkeypatch.setattr(groups, "MOST_NAMED", most_named)
+        monkeypatch.setattr(groups, "MOST_SCANS", 0)
+        write_deltalake(tmp_path, pa.table({"n": [1, 2]}))
+        DeltaTable(tmp_path).delete()
+        # Both versions have the same ordinals.
+        frame = cdfd.spark.changes(spark, tmp_path, options={"columns": "n,_change_ordinal"}, reader="spark")
+        assert sorted(map(tuple, frame.collect())) == [(1, 0), (1, 0), (2, 1), (2, 1)]
+
     @pytest.mark.parametrize("ansi", ["true", "false"])
     def test_rows_of_a_file_that_is_replaced_have_its_version(
         self, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ansi: str
