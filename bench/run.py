@@ -19,7 +19,7 @@ from statistics import median, quantiles
 
 from bench import results, tables
 from bench.delivery.figures import DELIVERY
-from bench.delivery.spark import VERSIONS
+from bench.delivery.spark import versions
 from bench.figure import HEADER, Figure
 from bench.latency import COMMITS, commit_to_row_ms
 from bench.processes import CDFD, alternating, bare_mb, probe, process, python
@@ -255,18 +255,19 @@ def main() -> None:
     arguments = " ".join(sys.argv[1:])
     command = f"`python -m bench.run{' ' + arguments if arguments else ''}`"
     preface = f"{command}: medians of {settings.runs} runs on {machine()}, load {os.getloadavg()[0]:.1f} before"
-    sections: Mapping[str, tuple[Iterable[str], Figures, str]] = {
-        "measured": (READING, of_each(READING), f"{preface}."),
-        "from s3": (STORE, of_each(STORE), f"{preface}."),
-        "delivered": (DELIVERY, of_each(DELIVERY), f"{preface}, {VERSIONS}."),
-        "on spark": (SPARK, spark, f"{preface}, {VERSIONS}."),
-        "on a cluster": (SPARK_CLUSTER, of_each(SPARK_CLUSTER), f"{preface}, {VERSIONS}."),
+    sections: Mapping[str, tuple[Iterable[str], Figures]] = {
+        "measured": (READING, of_each(READING)),
+        "from s3": (STORE, of_each(STORE)),
+        "delivered": (DELIVERY, of_each(DELIVERY)),
+        "on spark": (SPARK, spark),
+        "on a cluster": (SPARK_CLUSTER, of_each(SPARK_CLUSTER)),
     }
-    for section, (benchmarks, figures, words) in sections.items():
+    for section, (benchmarks, figures) in sections.items():
         if names := [name for name in benchmarks if name in asked]:
             lines = measured(figures(names, settings.runs))
             if not settings.dry:
-                results.write(section, words, lines)
+                peers = "" if section in ("measured", "from s3") else f", {versions()}"
+                results.write(section, f"{preface}{peers}.", lines)
 
 
 if __name__ == "__main__":

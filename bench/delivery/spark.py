@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 from typing import IO
 
@@ -19,11 +20,16 @@ from tests.support.spark.installation import jars, missing
 JOB = Path(__file__).with_name("spark_feed.py")
 CORES = 2
 PRODUCER = {"compression.type": "lz4", "acks": "all", "batch.size": "262144", "linger.ms": "5"}
-VERSIONS = "PySpark 4.1.4, delta-spark 4.3.0"
 
 
 class PeerError(Exception):
     """There is no Spark here, and why."""
+
+
+def versions() -> str:
+    """The versions of the peer."""
+    (delta,) = (jar.stem.rpartition("-")[2] for jar in jars() if jar.name.startswith("delta-spark_"))
+    return f"PySpark {metadata.version('pyspark')}, delta-spark {delta}"
 
 
 @dataclass(frozen=True, slots=True)
