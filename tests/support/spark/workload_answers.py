@@ -221,9 +221,10 @@ class Comparison:
 
 
 def ends_commit_timestamps(path: str) -> bool:
-    """Whether a replacement has ended in-commit timestamps: delta-spark then searches for versions by times that its rows do not have."""
+    """Whether REPLACE or RESTORE has ended in-commit timestamps: delta-spark then searches for versions by times that rows do not have."""
     entries = sorted(file for file in Path(path, "_delta_log").glob("*.json") if file.stem.isdigit())
-    stamped = ['"inCommitTimestamp"' in entry.read_text() for entry in entries]
+    # Without the colon, it may be the name of the feature.
+    stamped = ['"inCommitTimestamp":' in entry.read_text() for entry in entries]
     return any(stamped) and not stamped[-1]
 
 
