@@ -255,19 +255,18 @@ def main() -> None:
     arguments = " ".join(sys.argv[1:])
     command = f"`python -m bench.run{' ' + arguments if arguments else ''}`"
     preface = f"{command}: medians of {settings.runs} runs on {machine()}, load {os.getloadavg()[0]:.1f} before"
-    sections: Mapping[str, tuple[Iterable[str], Figures]] = {
-        "measured": (READING, of_each(READING)),
-        "from s3": (STORE, of_each(STORE)),
-        "delivered": (DELIVERY, of_each(DELIVERY)),
-        "on spark": (SPARK, spark),
-        "on a cluster": (SPARK_CLUSTER, of_each(SPARK_CLUSTER)),
+    sections: Mapping[str, tuple[Iterable[str], Figures, bool]] = {
+        "measured": (READING, of_each(READING), False),
+        "from s3": (STORE, of_each(STORE), False),
+        "delivered": (DELIVERY, of_each(DELIVERY), True),
+        "on spark": (SPARK, spark, True),
+        "on a cluster": (SPARK_CLUSTER, of_each(SPARK_CLUSTER), True),
     }
-    for section, (benchmarks, figures) in sections.items():
+    for section, (benchmarks, figures, on_spark) in sections.items():
         if names := [name for name in benchmarks if name in asked]:
             lines = measured(figures(names, settings.runs))
             if not settings.dry:
-                peers = "" if section in ("measured", "from s3") else f", {versions()}"
-                results.write(section, f"{preface}{peers}.", lines)
+                results.write(section, f"{preface}, {versions()}." if on_spark else f"{preface}.", lines)
 
 
 if __name__ == "__main__":

@@ -27,7 +27,9 @@ class PeerError(Exception):
 
 
 def versions() -> str:
-    """The versions of the peer."""
+    """The versions of the peer, if it is here."""
+    if missing() is not None:
+        return "without Spark"
     (delta,) = (jar.stem.rpartition("-")[2] for jar in jars() if jar.name.startswith("delta-spark_"))
     return f"PySpark {metadata.version('pyspark')}, delta-spark {delta}"
 
