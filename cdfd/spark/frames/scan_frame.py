@@ -198,19 +198,19 @@ class ScanFrames:
         is_hidden = _METADATA in map(str.lower, types)
         joins = first.selects or (ordered and is_hidden) or (bool(different) and (is_hidden or not are_named(group)))
         columns = {name: constant.decode(sql_literal(of_files[0])) for name, (constant, of_files) in constants.items()}
-        if joins:
-            frame = self._join(frame, group, different, ordered=ordered)
+        extends = joins or repeats
+        if extends:
+            frame = (
+                self._join(frame, group, different, ordered=ordered) if joins else self._repeat(frame, group, different)
+            )
             columns |= {name: constant.decode(quoted(_VALUE_OF + name)) for name, (constant, _) in different.items()}
-        elif repeats:
-            frame = self._repeat(frame, group, different)
-            columns |= {name: quoted(_VALUE_OF + name) for name in different}
         elif different:
             number = self._number(paths)
             for name, (constant, of_files) in different.items():
                 literals = (constant.decode(sql_literal(value)) for value in of_files)
                 columns[name] = f"get(array({', '.join(literals)}), {number})"
         if ordered:
-            inside = _RANK_OF_SELECTED if first.selects else _ROW if joins or repeats else f"{_METADATA}.row_index"
+            inside = _RANK_OF_SELECTED if first.selects else _ROW if extends else f"{_METADATA}.row_index"
             columns[CHANGE_ORDINAL] = f"{columns.pop(_BASE)} + {inside}"
         texts = select_columns(types, first.schema, self.wanted, columns)
         try:
@@ -218,7 +218,7 @@ class ScanFrames:
         except ConfigError as error:
             raise ReadByCdfd(error.what) from None
         stored = [f"{quoted(name)} AS {quoted(name)}" for name in types]
-        if not joins and not repeats and texts[: len(stored)] == stored:
+        if not extends and texts[: len(stored)] == stored:
             texts[: len(stored)] = ["*"]  # each expression takes a call of the JVM, which parses it
         return frame.selectExpr(*texts)
 
@@ -242,8 +242,8 @@ class ScanFrames:
         times = defaultdict[str, list[str]](list)
         for number, each in enumerate(group):
             values_ = (
-                f"{constant.decode(sql_literal(of_files[number]))} AS {quoted(_VALUE_OF + name)}"
-                for name, (constant, of_files) in different.items()
+                f"{sql_literal(of_files[number])} AS {quoted(_VALUE_OF + name)}"
+                for name, (_, of_files) in different.items()
             )
             times[each.scan.path].append(f"struct({', '.join(values_)})")
         rows = ", ".join(f"array({', '.join(structs)})" for structs in times.values())

@@ -28,6 +28,7 @@ from cdfd.spark.source import source
 from tests.support.spark.workload import settings
 
 pytestmark = pytest.mark.usefixtures("registered")
+TIME = pa.timestamp("us", "UTC")
 
 
 def test_settings_of_spark_say_where_its_keys_of_a_bucket_are(spark: SparkSession) -> None:
@@ -313,21 +314,29 @@ class TestFiles:
         actual = frame.orderBy("n").select("n", "_commit_version", "_change_ordinal").collect()
         assert [tuple(row) for row in actual] == wanted
 
+    @pytest.mark.parametrize("ansi", ["true", "false"])
     @pytest.mark.parametrize("ordinals", [True, False])
     def test_a_file_that_is_added_and_removed_is_read_once(
-        self, spark: SparkSession, tmp_path: Path, ordinals: bool
+        self, spark: SparkSession, tmp_path: Path, ordinals: bool, ansi: str
     ) -> None:
         for number, day in enumerate((None, "0001-01-01", "2026-12-01")):
-            rows = pa.table({"n": [number, number + 10], "day": pa.array([day] * 2).cast(pa.date32())})
-            write_deltalake(tmp_path, rows, mode="append", partition_by=["day"])
+            days = pa.array([day] * 2, pa.string())
+            rows = {
+                "n": [number, number + 10],
+                "day": days.cast(pa.date32()),
+                "text": days,
+                "time": days.cast(pa.timestamp("us")).cast(TIME),
+            }
+            write_deltalake(tmp_path, pa.table(rows), mode="append", partition_by=["day", "text", "time"])
         DeltaTable(tmp_path).delete()
-        frame, other = (
-            cdfd.spark.changes(spark, tmp_path, ordinals=ordinals, reader=reader) for reader in ("spark", "cdfd")
-        )
-        assert frame._jdf.queryExecution().optimizedPlan().collectLeaves().size() == 1
-        assert frame.count() == other.count() == 12
-        assert frame.exceptAll(other).isEmpty()
-        row = frame.where("n = 11 AND _commit_version = 3").select("day", "_change_type").collect()
+        with settings(spark, {"spark.sql.ansi.enabled": ansi}):
+            frame, other = (
+                cdfd.spark.changes(spark, tmp_path, ordinals=ordinals, reader=reader) for reader in ("spark", "cdfd")
+            )
+            assert frame._jdf.queryExecution().optimizedPlan().collectLeaves().size() == 1
+            assert frame.count() == other.count() == 12
+            assert frame.exceptAll(other).isEmpty()
+            row = frame.where("n = 11 AND _commit_version = 3").select("day", "_change_type").collect()
         assert [tuple(each) for each in row] == [(date(1, 1, 1), "delete")]
 
     @pytest.mark.parametrize("most_named", [groups.MOST_NAMED, 0])
