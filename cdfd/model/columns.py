@@ -109,20 +109,27 @@ def _places_of(column: pa.Array) -> npt.NDArray[np.int8]:
     return codes
 
 
-_NUMBERS: Final = np.arange(_FEW, dtype=np.int64)
-
-
-@cache
-def _ordinals(count: int) -> pa.Array:
-    """The first `count` ordinals. Batches of all versions share them."""
-    return array_of(np.arange(count, dtype=np.int64))
-
-
 def _numbers(kind: pa.DataType, count: int, fill: Callable[[Any], object]) -> pa.Array:
     """An array of `count` integers of 64 bits, which `fill` writes."""
     buffer = pa.allocate_buffer(8 * count)
     fill(np.frombuffer(buffer, np.int64, count))
     return pa.Array.from_buffers(kind, count, [None, buffer])
+
+
+@cache
+def _first_ordinals(count: int) -> pa.Array:
+    return array_of(np.arange(count, dtype=np.int64))
+
+
+def _ordinals(first: int, count: int) -> pa.Array:
+    """The ordinals of `count` rows from `first` on. Batches of all versions share the first million."""
+    end = first + count
+    if end <= _MANY:
+        return _first_ordinals(_FEW if end <= _FEW else _MANY).slice(first, count)
+    if count > _FEW:
+        return array_of(np.arange(first, end, dtype=np.int64))
+    few = to_numpy(_first_ordinals(_FEW))[:count]
+    return _numbers(pa.int64(), count, lambda numbers: np.add(few, first, out=numbers))
 
 
 _NO_VERSIONS = array_of([], pa.int64())
@@ -160,14 +167,7 @@ class VersionColumns:
             self._versions = _numbers(pa.int64(), count, lambda numbers: numbers.fill(self.version))
             self._timestamps = _numbers(_TIMESTAMP, count, lambda numbers: numbers.fill(self._timestamp_ms))
         constants = self._versions.slice(0, count), self._timestamps.slice(0, count)
-        if first_ordinal + count <= _MANY:
-            shared = _ordinals(_FEW if first_ordinal + count <= _FEW else _MANY)
-            ordinals = shared.slice(first_ordinal, count)
-        elif count > _FEW:
-            ordinals = array_of(np.arange(first_ordinal, first_ordinal + count, dtype=np.int64))
-        else:
-            ordinals = _numbers(pa.int64(), count, lambda numbers: np.add(_NUMBERS[:count], first_ordinal, out=numbers))
-        columns = [*batch.columns, *constants, ordinals]
+        columns = [*batch.columns, *constants, _ordinals(first_ordinal, count)]
         return pa.RecordBatch.from_arrays(columns, schema=self._complete(batch.schema))
 
     def complete_several(self, batch: pa.RecordBatch, runs: Sequence[tuple[int, int, int, int]]) -> pa.RecordBatch:

@@ -31,9 +31,8 @@ def test_anything_else_is_an_error(wrong: str | None) -> None:
 
 def test_batches_of_a_version_are_completed_in_order() -> None:
     columns = VersionColumns(7, 1_000)
-    shared = [
-        (end - 2, count) for end in (1 << 16, 1 << 20) for count in (2, 3)
-    ]  # as many ordinals as batches share, and more
+    # As many ordinals as batches share, and more.
+    shared = [(end - 2, count) for end in (1 << 16, 1 << 20) for count in (2, 3)]
     for start, count in ((0, 3), (3, 1), (4, 5), *shared):
         batch = pa.record_batch(
             {"x": pa.array(range(count)), "_change_type": constant_type("insert", count)},
